@@ -497,7 +497,8 @@ if [ -n "${S3_BUCKET:-}" ]; then
   key=${S3_KEY:-}
   [ -z "$files" ] || key=${S3_PREFIX:+${S3_PREFIX%/}/}
   [ -n "$key$files" ] || die 64 SourceInvalid "no key of the bucket is named"
-  MODEL_SOURCE=${AWS_ENDPOINT_URL:-https://s3.$region.amazonaws.com} MODEL_SOURCE=${MODEL_SOURCE%/}/$(encoded "$S3_BUCKET/$key")
+  case $region in cn-*) domain=amazonaws.com.cn ;; *) domain=amazonaws.com ;; esac
+  MODEL_SOURCE=${AWS_ENDPOINT_URL:-https://s3.$region.$domain} MODEL_SOURCE=${MODEL_SOURCE%/}/$(encoded "$S3_BUCKET/$key")
   where=$(shown "$MODEL_SOURCE")
 fi
 primary=${files%%"$newline"*} home=$CACHE_DIR/.files

@@ -23,6 +23,7 @@ from gateway.clients.listener_tls import TlsFiles, listener_context
 from gateway.cluster.cluster_sources import ClusterSources
 from gateway.engines.balancer import ANYWHERE, Nearness
 from gateway.listen_address import ListenAddress
+from gateway.routers.audit_export import Collector, OtlpExporter
 from gateway.server import GatewayServer
 from gateway.sources import Sources
 from kubeapi.client import KubeClient
@@ -53,6 +54,8 @@ class GatewayOptions:
     """Where limits and usage are kept; None: keys have no limits, and usage is not kept."""
     audit_directory: Path | None = None
     """Where routers write their audits; None: those that write to files get no requests."""
+    audit_collector: Collector | None = None
+    """Where routers send audits by OTLP; None: those that do get no requests."""
     metrics: ListenAddress | None = None
     """The address of the Prometheus metrics; None: they are not served."""
 
@@ -84,7 +87,9 @@ class RunningGateway:
             place=options.place,
             checks_hosts=loopback,
         )
-        self._server.backends.routers.audit.directory = options.audit_directory
+        audit = self._server.backends.routers.audit
+        audit.directory = options.audit_directory
+        audit.exporter = OtlpExporter(options.audit_collector) if options.audit_collector is not None else None
         self._sources = sources(self._server)
         self._metrics: WSGIServer | None = None
         try:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from dataclasses import replace
@@ -24,6 +25,7 @@ from gateway.clients.cors import Cors
 from gateway.clients.listener_tls import TlsFiles
 from gateway.engines.balancer import Nearness
 from gateway.listen_address import ListenAddress
+from gateway.routers.audit_export import collector_of
 from gateway.running import GatewayOptions, RunningGateway
 from kubeapi.errors import KubeError
 
@@ -79,6 +81,7 @@ def gateway(
             require_keys=require_keys,
             keys_namespace=keys_namespace,
             audit_directory=audit_directory,
+            audit_collector=collector_of(os.environ),
             metrics=ListenAddress.parse(metrics_listen) if metrics_listen is not None else None,
         )
         Cors(options.cors_origins)

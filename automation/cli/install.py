@@ -171,7 +171,10 @@ def install(
     ] = None,
     gateway_store_secret: Annotated[
         str | None,
-        typer.Option(help="Secret with the `url` of the gateways' PostgreSQL database, for limits and usage."),
+        typer.Option(help="Secret with the `url` of the gateways' PostgreSQL or Redis, for limits and usage."),
+    ] = None,
+    gateway_audit_endpoint: Annotated[
+        str | None, typer.Option(help="URL of the OTLP collector for audits of ModelRouters.")
     ] = None,
     gateway_service_type: Annotated[
         str | None, typer.Option(help="Type of the gateway's Service: ClusterIP, NodePort or LoadBalancer.")
@@ -227,6 +230,7 @@ def install(
             "gateway_metrics": gateway_metrics,
             "gateway_tls_secret": gateway_tls_secret,
             "gateway_store_secret": gateway_store_secret,
+            "gateway_audit_endpoint": gateway_audit_endpoint,
             "gateway_service_type": gateway_service_type,
             "gateway_host": gateway_host,
             "gateway_ingress_class": gateway_ingress_class,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,6 +140,7 @@ def _gateway(settings: Settings, stop: threading.Event) -> GatewayBesideLoop | N
     from gateway.accounting.stores import StoreInvalid, opened
     from gateway.clients.listener_tls import TlsFiles
     from gateway.listen_address import ListenAddress
+    from gateway.routers.audit_export import collector_of
     from gateway.running import GatewayOptions
 
     certificate, key = settings.gateway_tls_cert, settings.gateway_tls_key
@@ -148,11 +150,13 @@ def _gateway(settings: Settings, stop: threading.Event) -> GatewayBesideLoop | N
     except ValueError as error:
         raise typer.BadParameter(f"gateway_listen: {error}") from None
     try:
-        store = opened(warn=complain)
-    except StoreInvalid as error:
+        store, collector = opened(warn=complain), collector_of(os.environ)
+    except (StoreInvalid, ValueError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
-    options = GatewayOptions(listen, settings.kubeconfig, settings.namespaces, tls=tls, store=store)
+    options = GatewayOptions(
+        listen, settings.kubeconfig, settings.namespaces, tls=tls, store=store, audit_collector=collector
+    )
     return GatewayBesideLoop(options, stop)
 
 

@@ -15,8 +15,8 @@ import typer
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import complain, print_json, print_table, say
 from gateway.accounting import stores
-from gateway.accounting.stores import SqliteStore, Store, StoreAway, StoreInvalid, default_path
-from gateway.accounting.usage_report import UsageBy, UsageRow, usage_since
+from gateway.accounting.stores import Store, StoreAway, StoreInvalid
+from gateway.accounting.usage_report import UsageBy, UsageRow
 from gateway.price import NANO_USD_PER_USD
 
 
@@ -41,8 +41,7 @@ def usage(
     since_s = time.time() - duration_s(since, "--since")
     try:
         store = _store()
-        with store.transaction() as transaction:
-            found = usage_since(transaction, since_s, by)
+        found = store.usage_since(since_s, by)
         store.close()
     except (StoreAway, StoreInvalid) as error:
         complain(f"the usage cannot be read: {error}")
@@ -105,9 +104,8 @@ def _shown(row: UsageRow, by: UsageBy) -> dict[str, object]:
 
 def _store() -> Store:
     """Return the store to read. Raises StoreInvalid."""
-    if (named := stores.configured()) is not None:
-        return named
-    path = default_path()
-    if not path.exists():
+    found = stores.existing()
+    if found is None:
+        path = stores.default_path()
         raise StoreInvalid(f"no gateway of this user has written {path}; {stores.VARIABLE} names another store")
-    return SqliteStore(str(path))
+    return found

@@ -62,6 +62,7 @@ LANGUAGE = Language(
         "gateway_fixed": f"not (int {_is('gateway_max_replicas')})",
         "gateway_metrics": _is("gateway_metrics"),
         "gateway_store": _is("gateway_store_secret"),
+        "gateway_audit": _is("gateway_audit_endpoint"),
         "gateway_scales": f"and {_is('gateway')} (int {_is('gateway_max_replicas')})",
         "gateway_ingress": f"and {_is('gateway')} {_is('gateway_ingress_class')}",
         "gateway_route": f"and {_is('gateway')} {_is('gateway_parent')}",

@@ -220,6 +220,10 @@ def _container() -> Json:
                 for name, field in (("POD_NAMESPACE", "namespace"), ("POD_NAME", "name"), ("POD_UID", "uid"))
             ),
             When("gateway_store", {"name": "HERDSMAN_GATEWAY_STORE", "valueFrom": {"secretKeyRef": store}}),
+            When(
+                "gateway_audit",
+                {"name": "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "value": Value("gateway_audit_endpoint")},
+            ),
         ],
         "ports": [
             {"name": "https", "containerPort": PORT, "protocol": "TCP"},

@@ -27,6 +27,7 @@ VIEW_ROLE = "herdsman-view"
 EDIT_ROLE = "herdsman-edit"
 PREVIEW_ROLE = "herdsman-preview"
 
+ENGINE_KEYS_ROLE = f"{NAME}-engine-keys"
 DIALECTS = {"kserve": "KServe", "llmaz": "llmaz"}
 """The dialects whose permissions are granted separately, by name."""
 
@@ -52,6 +53,7 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "gateway_fixed": lambda o: not o.gateway_max_replicas,
     "gateway_metrics": lambda o: o.gateway_metrics,
     "gateway_store": lambda o: bool(o.gateway_store_secret),
+    "gateway_audit": lambda o: bool(o.gateway_audit_endpoint),
     "gateway_scales": lambda o: o.gateway and o.gateway_max_replicas > 0,
     "gateway_ingress": lambda o: o.gateway and bool(o.gateway_ingress_class),
     "gateway_route": lambda o: o.gateway and bool(o.gateway_parent),
@@ -269,6 +271,12 @@ def _gateway() -> list[Part]:
             "ServiceAccount by a RoleBinding in each namespace with such engines.",
             "gateway",
         ),
+        (
+            _role("ClusterRole", ENGINE_KEYS_ROLE, permissions.ENGINE_KEYS),
+            "Permission of the loop to make keys that the gateway sends to engines.",
+            "gateway",
+        ),
+        (_binding("ClusterRole", ENGINE_KEYS_ROLE), "", "gateway"),
         (_role("Role", name, permissions.GATEWAY_KEYS, **keys), "The keys of the gateway's clients.", "gateway"),
         (bound("Role", **keys), "", "gateway"),
         (_role("Role", name, permissions.GATEWAY_REPORTS, **reports), "The only objects that it writes.", "gateway"),

@@ -188,6 +188,7 @@ def _environment() -> list[Any]:
         return {"name": name, "value": value}
 
     url = {"secretKeyRef": {"name": Value("state_secret"), "key": "url"}}
+    store = {"name": Value("gateway_store_secret"), "key": "url"}
     return [
         When("claim", plain("HERDSMAN_STATE", "file:///state")),
         When("state_url", plain("HERDSMAN_STATE", Value("state"))),
@@ -202,6 +203,8 @@ def _environment() -> list[Any]:
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
         When("kserve", plain("HERDSMAN_CONVERSION_PORT", str(CONVERSION_PORT))),
+        # The statuses of ModelRouters have the use of their budgets.
+        When("gateway_store", {"name": "HERDSMAN_GATEWAY_STORE", "valueFrom": {"secretKeyRef": store}}),
         # Of two loops only the leader converts, and a Service would route to either. So the CRDs contain the pod's
         # address.
         When("kserve_alone", plain("HERDSMAN_CONVERSION_SERVICE", f"$(POD_NAMESPACE)/{NAME}")),

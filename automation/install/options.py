@@ -105,8 +105,11 @@ class InstallOptions(BaseModel):
     gateway_tls_secret: str = "herdsman-gateway-tls"  # noqa: S105 - the name of an object
     """Secret of type `kubernetes.io/tls` with the gateway's certificate, as cert-manager makes it."""
     gateway_store_secret: str = ""
-    """Secret whose key `url` is the URL of the PostgreSQL database in which all gateways count the limits and the usage
-    of keys. Empty: each gateway counts for itself, in memory."""
+    """Secret whose key `url` is the URL of the PostgreSQL database, or of the Redis or Valkey server, in which all
+    gateways count the limits and the usage of keys. Empty: each gateway counts for itself, in memory."""
+    gateway_audit_endpoint: str = Field(default="", pattern=r"^(https?://[^\s@]+)?$")
+    """URL of the OTLP collector for the audits of ModelRouters with sink `otlp`, as in
+    http://collector.monitoring:4318/v1/logs. Empty: these routers get no requests."""
     gateway_service_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
     """Type of the gateway's Service."""
     gateway_host: str = ""

@@ -361,6 +361,16 @@ GATEWAY_REPORTS = (
 GATEWAY_ENGINES = (Permission("", ("secrets",), ("get",), "The gateway reads the Secrets that services name."),)
 """For the gateway, in namespaces whose engines have keys or certificates of their own."""
 
+ENGINE_KEYS = (
+    Permission(
+        "",
+        ("secrets",),
+        ("create",),
+        "Keys of engines that only the gateway may use (herdsman.dev/engine-key). The loop reads and changes none.",
+    ),
+)
+"""For the loop, in all namespaces, if a gateway is installed."""
+
 OPTIONAL_GROUPS = frozenset({"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com", "pyrra.dev"})
 """API groups of extensions that a cluster may lack."""
 

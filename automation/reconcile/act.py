@@ -11,6 +11,7 @@ import structlog
 
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
+from automation.certificates.engine_keys import EngineKeys
 from automation.certificates.issuing import CertificateIssuer
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
@@ -22,6 +23,7 @@ from automation.reconcile.actions import (
     ClearPending,
     DeleteObjects,
     EnsureCertificate,
+    EnsureEngineKey,
     PatchObject,
     RecordEvent,
     RequeueAfter,
@@ -68,6 +70,7 @@ class Actor:
     pods: PodActor
     requeue: Callable[[ServiceKey, float], None]
     issuer: CertificateIssuer
+    engine_keys: EngineKeys
     sleep: SleepController
 
     def act(self, key: ServiceKey, cr: Json, actions: Iterable[Action], *, now: datetime) -> Acted:
@@ -87,6 +90,9 @@ class Actor:
                 self._patch(action)
             case EnsureCertificate():
                 if problem := self.issuer.ensure(key, cr, action.certificate, action.desired):
+                    return replace(acted, unsupported=(*acted.unsupported, problem))
+            case EnsureEngineKey():
+                if problem := self.engine_keys.ensure(key, action.desired):
                     return replace(acted, unsupported=(*acted.unsupported, problem))
             case UpdateSleep():
                 self.sleep.reconcile(key, cr, action.desired, action.observed)

@@ -92,6 +92,13 @@ class EnsureCertificate:
 
 
 @dataclass(frozen=True)
+class EnsureEngineKey:
+    """Make the key that the engines of a service demand of the gateway."""
+
+    desired: DesiredService
+
+
+@dataclass(frozen=True)
 class UpdateSleep:
     """Put a service in pods to sleep or wake it, and meanwhile route its clients to the proxy."""
 
@@ -149,6 +156,7 @@ Action = (
     | DeletePod
     | EvictPod
     | EnsureCertificate
+    | EnsureEngineKey
     | UpdateSleep
     | ReserveHosts
     | ReserveQuota

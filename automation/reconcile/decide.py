@@ -17,6 +17,7 @@ from automation.reconcile.actions import (
     ClearPending,
     DeleteObjects,
     EnsureCertificate,
+    EnsureEngineKey,
     RecordEvent,
     RequeueAfter,
     ReserveHosts,
@@ -36,6 +37,8 @@ from program.desired.service import DesiredService
 HOSTED_RECHECK_S = 90.0
 CERTIFICATE_RECHECK_S = 12 * 3600.0
 """An idle service is reconciled this often, so that its certificate is renewed in time."""
+ENGINE_KEY_RECHECK_S = 600.0
+"""The same for a service with an engine's key, so that a deleted key is made again."""
 
 Question = Literal["drift", "approval"]
 
@@ -110,10 +113,14 @@ def decide_change(case: Case) -> Decision:
 
 
 def decide_preparation(desired: Desired, *, may_act: bool, frozen: bool) -> tuple[Action, ...]:
-    """Decide what must exist before the objects are applied: certificates. Nothing while the service is `frozen`."""
+    """Decide which Secrets must exist before the objects are applied. Nothing while the service is `frozen`."""
     service = desired.service
-    workloads = service.workloads if service is not None and not service.suspended else None
-    if not may_act or frozen or service is None or workloads is None or workloads.certificate is None:
+    if not may_act or frozen or service is None or service.suspended:
+        return ()
+    if service.engine_key is not None:
+        return RequeueAfter(ENGINE_KEY_RECHECK_S), EnsureEngineKey(service)
+    workloads = service.workloads
+    if workloads is None or workloads.certificate is None:
         return ()
     return RequeueAfter(CERTIFICATE_RECHECK_S), EnsureCertificate(workloads.certificate, service)
 

@@ -156,10 +156,7 @@ GPU_QUOTA = (
         ("InForce", "OverUsed"),
     ),
 )
-_REFUSED_POLICIES = (
-    *("AuthorizationRequiresJWT", "InvalidAuthorization", "InvalidBudget"),
-    "UnsupportedAuditLog",
-)
+_REFUSED_POLICIES = (*("AuthorizationRequiresJWT", "InvalidAuthorization", "InvalidBudget"),)
 MODEL_ROUTER = (
     ConditionType(
         "Validated",

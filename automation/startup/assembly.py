@@ -244,6 +244,7 @@ def assemble(
         quotas.start()
         configs.start()
         routers.start()
+        stack.callback(routers.stop)
         adapters.start()
         stack.callback(adapters.stop)
 

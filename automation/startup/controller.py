@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from automation.adoption.release import Release
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
+from automation.certificates.engine_keys import EngineKeys
 from automation.certificates.issuing import CertificateIssuer
 from automation.controller import Controller
 from automation.drift.drift_watch import DriftWatch
@@ -73,6 +74,7 @@ def make_controller(
         )
         for name, each in services.items()
     }
+    engine_keys = EngineKeys(client)
     drift = DriftWatch(client, requeue=requeue, ignored=ignored)
 
     def drop_service(key: ServiceKey) -> None:
@@ -81,6 +83,7 @@ def make_controller(
         statuses[key.dialect].drop_object(key.namespace, key.name)
         services[key.dialect].drop_service(key)
         issuer.drop_service(key)
+        engine_keys.drop_service(key)
         checks.drop_service(key)
         approval.drop_service(key)
         sleep.drop_service(key)
@@ -104,6 +107,7 @@ def make_controller(
         pods=PodActor(client, checks.replicas),
         requeue=requeue,
         issuer=issuer,
+        engine_keys=engine_keys,
         sleep=sleep,
     )
 

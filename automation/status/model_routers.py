@@ -1,7 +1,8 @@
 """Writes the status of ModelRouters: whether they are valid, and which of their backends can answer.
 
 The gateway serves the routers and writes nothing. A change of a router or of an InferenceService has all routers of the
-shard checked a moment later; only statuses that differ are written.
+shard checked a moment later, and so has a change of the use of budgets (`router_budgets`). Only statuses that differ
+are written.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import structlog
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
 from automation.status.ownership import written_by_another
+from automation.status.router_budgets import RouterBudgets
 from automation.status.writer import StatusWriter
 from automation.workqueue.debounce import Debounce
 from kubeapi import kinds
@@ -30,7 +32,10 @@ RETRY_S = 10.0
 
 
 class ModelRouterStatuses:
-    """Keeps the statuses of the routers that this loop manages. Call `start` after the caches are filled."""
+    """Keeps the statuses of the routers that this loop manages.
+
+    Call `start` after the caches are filled, then `stop`.
+    """
 
     def __init__(
         self, client: KubeClient, cluster: ClusterCache, *, gateway_url: str = "", shard: Shard = WHOLE
@@ -42,11 +47,16 @@ class ModelRouterStatuses:
         self._writer = StatusWriter(client, kinds.MODEL_ROUTERS, mark=MARK)
         self._soon = Debounce(self.report, delay_s=WRITE_EVERY_S)
         self._retry = Debounce(self.report, delay_s=RETRY_S)
+        self._budgets = RouterBudgets(self._soon.trigger)
 
     def start(self) -> None:
         """Write the statuses now and after each change."""
         self._cluster.on_router_input = self._soon.trigger
         self._soon.trigger()
+
+    def stop(self) -> None:
+        """Read no more budgets."""
+        self._budgets.stop()
 
     def request_report(self) -> None:
         """Request a `report` soon."""
@@ -80,6 +90,7 @@ class ModelRouterStatuses:
             cr,
             lambda service: self._cluster.llmkube.get(kinds.INFERENCE_SERVICES, namespace, service),
             gateway_url=self._gateway_url,
+            uses=self._budgets.uses,
             now=datetime.now(UTC),
         )
         if status != cr.get("status"):

@@ -27,9 +27,6 @@ from gateway.accounting.ledger_job import (
     Outcome,
     Usage,
     UsageKey,
-    clean,
-    leave,
-    run,
 )
 from gateway.accounting.limits import Cost, Limit, Unit
 from gateway.accounting.stores import Store, StoreAway, ValuesRefused
@@ -108,12 +105,11 @@ class Ledger:
             while self._has_batch() or self._spent or self._usage:
                 self._next_batch()
                 try:
-                    self._exchange(Job(self.name, self._batch, (), {}))
+                    self._store.exchange(Job(self.name, self._batch, (), {}))
                 except ValuesRefused as error:
                     self._drop_batch(str(error))
                 self._batch = Batch(self._batch.number, {}, {})
-            with self._store.transaction() as transaction:
-                leave(transaction, self.name)
+            self._store.leave(self.name)
         except StoreAway as error:
             log.warning("Could not write the last usage", store=self._store.name, why=str(error))
         self._store.close()
@@ -251,7 +247,7 @@ class Ledger:
     def _work(self, job: Job, cleans: bool) -> None:
         """Run a job in the thread of the store."""
         try:
-            done = self._exchange(job)
+            done = self._store.exchange(job)
         except ValuesRefused as error:
             why = str(error)
             self._call(lambda: self._refused(why))
@@ -269,14 +265,9 @@ class Ledger:
     def _clean(self) -> None:
         """Remove old rows. The accounts are written, so a failure leaves only more rows until the next time."""
         try:
-            with self._store.transaction() as transaction:
-                clean(transaction)
+            self._store.clean()
         except Exception:
             log.exception("Could not remove old rows from the store", store=self._store.name)
-
-    def _exchange(self, job: Job) -> Done:
-        with self._store.transaction() as transaction:
-            return run(transaction, job)
 
     def _call(self, function: Callable[[], None]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""One exchange of a gateway with the store of the accounts, as one transaction.
+"""One exchange of a gateway with the store of the accounts, as one transaction of a database that takes SQL.
 
 `ledger` makes jobs in the event loop's thread and runs them in another one; `stores` opens the databases. A job writes
 what requests have cost, and reserves what others may cost.
@@ -20,6 +20,8 @@ from gateway.price import MOST_SUM
 
 ALIVE_S = 60
 """A gateway that has written nothing for this time has ended."""
+MOST_READ = 10_000
+"""How many counters are read at a time. Clients without keys choose the teams of budgets."""
 KEPT_S = 86400
 """How long ended windows and gateways are kept."""
 
@@ -211,6 +213,20 @@ def clean(transaction: Transaction) -> None:
     transaction.execute(
         "DELETE FROM herdsman_gateway_reserved WHERE gateway NOT IN (SELECT gateway FROM herdsman_gateway_instances)"
     )
+
+
+def spent(transaction: Transaction, beginning: str) -> dict[Counter, int]:
+    """Return what is charged in windows that have not ended, for scopes with this beginning: the largest ones."""
+    rows = transaction.execute(
+        "SELECT scope, window_start, spent FROM herdsman_gateway_spent "
+        "WHERE substr(scope, 1, ?) = ? AND window_start <= ? AND window_end > ? ORDER BY spent DESC, scope LIMIT ?",
+        len(beginning),
+        beginning,
+        now := int(transaction.now_s()),
+        now,
+        MOST_READ,
+    )
+    return {Counter(str(scope), int(window)): int(amount) for scope, window, amount in rows}
 
 
 def leave(transaction: Transaction, gateway: str) -> None:

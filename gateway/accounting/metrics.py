@@ -136,6 +136,10 @@ class Metrics(Collector):
         yield refused
         yield from self._of_replicas()
         yield from self._of_ledger()
+        exporter = self._backends.routers.audit.exporter
+        if exporter is not None:
+            dropped = "herdsman_gateway_dropped_audit_records"
+            yield CounterMetricFamily(dropped, "Audits that the OTLP collector did not take", value=exporter.dropped)
 
     def _of_replicas(self) -> Iterable[Metric]:
         replicas = GaugeMetricFamily("herdsman_gateway_replicas", "Known replicas of a model", labels=["model"])

@@ -1,6 +1,6 @@
-"""The databases that hold accounts: SQLite for one machine, PostgreSQL for several gateways.
+"""The databases that hold accounts: SQLite for one machine, PostgreSQL or Redis (`redis_store`) for several gateways.
 
-The address comes from the environment or from a file, because it may have a password. `ledger` runs jobs in it.
+The address comes from the environment or from a file, because it may have a password. `ledger` sends jobs to it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ import contextlib
 import os
 import sqlite3
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from gateway.accounting.ledger_job import SCHEMA, Counter, Transaction
+from gateway.accounting import ledger_job
+from gateway.accounting.ledger_job import SCHEMA, Counter, Done, Job, Transaction
+from gateway.accounting.usage_report import UsageBy, UsageRow, usage_since
 
 VARIABLE = "HERDSMAN_GATEWAY_STORE"
 FILE_VARIABLE = "HERDSMAN_GATEWAY_STORE_FILE"
 SQLITE, POSTGRES = "sqlite://", ("postgres://", "postgresql://")
+REDIS = ("redis://", "rediss://", "valkey://", "valkeys://")
 CONNECT_TIMEOUT_S = 3
 STATEMENT_TIMEOUT_S = 5
 _SCHEMA_LOCK = 7_301_445
@@ -37,18 +41,77 @@ class StoreInvalid(Exception):
 
 
 class Store(Protocol):
-    """A database. One thread at a time uses it."""
+    """A database. One thread at a time uses it. Each method raises StoreAway, and `exchange` also ValuesRefused."""
 
     name: str
     """Its address without a password."""
 
-    def transaction(self) -> contextlib.AbstractContextManager[Transaction]:
-        """Open a transaction that is committed at the end of the block. Raises StoreAway."""
+    def exchange(self, job: Job) -> Done:
+        """Carry a job out, wholly or not at all."""
+        ...
+
+    def clean(self) -> None:
+        """Delete windows and gateways that ended long ago."""
+        ...
+
+    def leave(self, gateway: str) -> None:
+        """Release all that a gateway has reserved, because it ends."""
+        ...
+
+    def usage_since(self, since_s: float, by: UsageBy) -> list[UsageRow]:
+        """Return the usage since a time, in seconds since 1970: hours in their order, others by their tokens."""
+        ...
+
+    def spent(self, beginning: str) -> dict[Counter, int]:
+        """Return what is charged in windows that have not ended, for scopes with this beginning, the largest first.
+
+        The beginning has the first part of the scopes with its slash, as in `router/`. At most `ledger_job.MOST_READ`
+        are returned.
+        """
         ...
 
     def close(self) -> None:
-        """Close the connection; the next transaction opens another one."""
+        """Close the connection; the next call opens another one."""
         ...
+
+
+def existing(environment: Mapping[str, str] = os.environ) -> Store | None:
+    """Return the store that a gateway in this environment uses, to read it; None if none has written one yet.
+
+    Raises StoreInvalid.
+    """
+    if (named := configured(environment)) is not None:
+        return named
+    path = default_path(environment)
+    return SqliteStore(str(path)) if path.exists() else None
+
+
+class SqlStore(ABC):
+    """A store whose database takes SQL."""
+
+    @abstractmethod
+    def transaction(self) -> contextlib.AbstractContextManager[Transaction]:
+        """Open a transaction that is committed at the end of the block. Raises StoreAway."""
+
+    def exchange(self, job: Job) -> Done:
+        with self.transaction() as transaction:
+            return ledger_job.run(transaction, job)
+
+    def clean(self) -> None:
+        with self.transaction() as transaction:
+            ledger_job.clean(transaction)
+
+    def leave(self, gateway: str) -> None:
+        with self.transaction() as transaction:
+            ledger_job.leave(transaction, gateway)
+
+    def usage_since(self, since_s: float, by: UsageBy) -> list[UsageRow]:
+        with self.transaction() as transaction:
+            return usage_since(transaction, since_s, by)
+
+    def spent(self, beginning: str) -> dict[Counter, int]:
+        with self.transaction() as transaction:
+            return ledger_job.spent(transaction, beginning)
 
 
 def default_path(environment: Mapping[str, str] = os.environ) -> Path:
@@ -71,10 +134,14 @@ def configured(environment: Mapping[str, str] = os.environ) -> Store | None:
         return PostgresStore(address)
     if address.startswith(SQLITE):
         return SqliteStore(address.removeprefix(SQLITE))
-    raise StoreInvalid(f"{VARIABLE} begins with neither {SQLITE} nor {POSTGRES[0]}")
+    if address.startswith(REDIS):
+        from gateway.accounting.redis_store import RedisStore
+
+        return RedisStore(address, environment=environment)
+    raise StoreInvalid(f"{VARIABLE} begins with none of {SQLITE}, {POSTGRES[0]} and {REDIS[1]}")
 
 
-class SqliteStore:
+class SqliteStore(SqlStore):
     """An SQLite database in a file. Processes of one machine may share it."""
 
     def __init__(self, path: str) -> None:
@@ -149,7 +216,7 @@ class _SqliteTransaction:
         return {counter: int(self.execute(sql, *counter)[0][0]) for counter, _ in counters}
 
 
-class PostgresStore:
+class PostgresStore(SqlStore):
     """A PostgreSQL database, for several gateways."""
 
     def __init__(self, url: str, *, environment: Mapping[str, str] = os.environ) -> None:

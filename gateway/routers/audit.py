@@ -1,7 +1,8 @@
-"""Writes a line of JSON for each request at a router with `auditLog`, to the gateway's output or to a file.
+"""Writes a line of JSON for each request at a router with `auditLog`: to the gateway's output, a file or a collector.
 
 `forwarding` calls it when a request has ended, `dispatching` and `connection` for a refused one. Each line is written
-at once and the file is opened anew, so that it can be moved away at any time.
+at once and the file is opened anew, so that it can be moved away at any time. `audit_export` sends those for a
+collector.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import GatewayError
+from gateway.routers.audit_export import OtlpExporter
 from program.desired.router import Audit, Router
 
 WARN_EVERY_S = 60.0
@@ -25,6 +27,13 @@ NO_DIRECTORY = GatewayError(
     "audit_not_available",
     "the router writes its audit to a file, and the gateway has no directory for audits; start it with "
     "--audit-directory",
+    retry_after_s=60.0,
+)
+NO_COLLECTOR = GatewayError(
+    503,
+    "audit_not_available",
+    "the router sends its audit by OTLP, and the gateway knows no collector; set its environment variable "
+    "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
     retry_after_s=60.0,
 )
 log = structlog.get_logger(__name__)
@@ -55,22 +64,33 @@ class AuditLine:
 class AuditLog:
     """The audits of all routers. Belongs to the event loop's thread."""
 
-    def __init__(self, directory: Path | None = None) -> None:
-        """`directory` has a folder for each namespace; None: routers with sink `file` get no requests."""
+    def __init__(self, directory: Path | None = None, exporter: OtlpExporter | None = None) -> None:
+        """`directory` has a folder for each namespace; None: routers with sink `file` get no requests.
+
+        `exporter` sends to a collector; None: routers with sink `otlp` get no requests.
+        """
         self.directory = directory
+        self.exporter = exporter
         self._warned_at = float("-inf")
 
     def problem(self, router: Router) -> GatewayError | None:
         """Return why the audit of a router cannot be written, if it cannot."""
         if router.audit is not None and router.audit.sink == "file" and self.directory is None:
             return NO_DIRECTORY
+        if router.audit is not None and router.audit.sink == "otlp" and self.exporter is None:
+            return NO_COLLECTOR
         return None
 
     def write(self, router: Router, line: AuditLine) -> None:
         """Write the line of one request, if its router has an audit."""
         if router.audit is None:
             return
-        text = json.dumps(_record(router, router.audit, line), ensure_ascii=False)
+        record = _record(router, router.audit, line)
+        if router.audit.sink == "otlp":
+            if self.exporter is not None:
+                self.exporter.add(record)
+            return
+        text = json.dumps(record, ensure_ascii=False)
         try:
             # A client's JSON may contain half of a character (a lone surrogate), which JSON writes as \\udXXX, too.
             data = text.encode(errors="backslashreplace") + b"\n"
@@ -83,6 +103,11 @@ class AuditLog:
             if time.monotonic() - self._warned_at >= WARN_EVERY_S:
                 self._warned_at = time.monotonic()
                 log.warning("Could not write an audit", router=f"{router.namespace}/{router.name}", error=str(error))
+
+    async def close(self) -> None:
+        """Send what waits for the collector."""
+        if self.exporter is not None:
+            await self.exporter.close()
 
 
 def _append(path: Path, data: bytes) -> None:

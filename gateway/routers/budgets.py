@@ -7,11 +7,16 @@ counts each team by itself: the team of the client's key, else the one in the bu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 
+from gateway.accounting.ledger_job import Counter
 from gateway.accounting.limits import Limit, Unit
 from gateway.errors import GatewayError
 from gateway.price import NANO_USD_PER_USD
-from program.desired.router import Budget, Router
+from program.desired.router import Budget, BudgetUse, Router
+
+SCOPES = "router/"
+"""The beginning of the counters of all routers."""
 
 NO_STORE = GatewayError(
     503,
@@ -32,8 +37,39 @@ def limits_of(router: Router, rule: str, team: str, headers: Mapping[str, str]) 
     )
 
 
+def uses_of(router: Router, spent: Mapping[Counter, int], now_s: float) -> tuple[BudgetUse, ...]:
+    """Return how much of a router's budgets is used. `spent` is what a store returns for counters of routers.
+
+    Budgets of the router and its rules are always in the result, teams if they used something in the present window.
+    """
+    found: dict[tuple[str, str], dict[Unit, int]] = {}
+    for budget in router.budgets:
+        if budget.scope != "team":
+            found[budget.name, ""] = {}
+        beginning = f"{_counter(router, budget)}/"
+        window = Limit("", Unit.TOKENS, 0, budget.window_s).window(now_s)
+        for counter, amount in spent.items():
+            if counter.window == window and counter.scope.startswith(beginning):
+                # A team may have slashes in its name.
+                team, _, unit = counter.scope.removeprefix(beginning).rpartition("/")
+                if unit in _UNITS and bool(team) == (budget.scope == "team"):
+                    found.setdefault((budget.name, team), {})[_UNITS[unit]] = amount
+    return tuple(
+        BudgetUse(name, team, amounts.get(Unit.TOKENS, 0), Decimal(amounts.get(Unit.NANO_USD, 0)) / NANO_USD_PER_USD)
+        for (name, team), amounts in found.items()
+    )
+
+
+_UNITS = {"tokens": Unit.TOKENS, "usd": Unit.NANO_USD}
+"""The ends of the counters."""
+
+
+def _counter(router: Router, budget: Budget) -> str:
+    return f"{SCOPES}{router.namespace}/{router.name}/{budget.name}"
+
+
 def _limits(router: Router, budget: Budget, team: str) -> Iterator[Limit]:
-    counter = f"router/{router.namespace}/{router.name}/{budget.name}"
+    counter = _counter(router, budget)
     owner = f"router `{router.namespace}/{router.name}`"
     if budget.scope == "rule":
         owner = f"rule `{budget.rule}` of {owner}"

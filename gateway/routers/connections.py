@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from gateway.routers.google_tokens import GoogleTokens
 from program.desired.reachable import is_own
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class ProviderConnections:
         """Which certificates are trusted; None: those of the system, or of the variable SSL_CERT_FILE."""
         self._session: aiohttp.ClientSession | None = None
         self._checks: aiohttp.ClientSession | None = None
+        self.google_tokens = GoogleTokens(self.checks)
 
     def session(self) -> aiohttp.ClientSession:
         """Return the session for requests of clients."""
@@ -64,6 +66,7 @@ class ProviderConnections:
 
     async def close(self) -> None:
         """Close all connections."""
+        self.google_tokens.close()
         sessions, self._session, self._checks = (self._session, self._checks), None, None
         for each in sessions:
             if each is not None:

@@ -133,7 +133,7 @@ def wanted_secrets(routers: Iterable[Router]) -> dict[SecretName, frozenset[str]
         for backend in router.backends:
             if backend.external is not None and backend.external.secret:
                 name = SecretName(router.namespace, backend.external.secret)
-                found[name] = found.get(name, frozenset()) | {KEYS[backend.external.provider]}
+                found[name] = found.get(name, frozenset()) | frozenset(KEYS[backend.external.provider])
     return found
 
 

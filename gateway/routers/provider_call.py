@@ -14,8 +14,9 @@ from agent.proxy.framing import Body, Chunked, ResponseHead, Sized, UntilClose
 from gateway.engines.exchange import Requester
 from gateway.errors import GatewayError
 from gateway.limits import GatewayLimits
-from gateway.routers.anthropic import AnswerIncomplete
+from gateway.routers.chat import AnswerIncomplete, FixedError
 from gateway.routers.connections import ProviderConnections
+from gateway.routers.google_tokens import TokenRefused
 from gateway.routers.provider_requests import ProviderRequest
 
 REFUSALS = (401, 403)
@@ -102,6 +103,8 @@ class ProviderCall:
             error = await self._exchange()
         except AnswerIncomplete as incomplete:
             error = GatewayError(502, "upstream_failed", str(incomplete), retry_after_s=RETRY_S)
+        except TokenRefused as refused:
+            error = GatewayError(502, KEY_REFUSED, str(refused))
         except (aiohttp.ClientError, OSError, TimeoutError) as failed:
             # The text of some errors has the address with its query, which specs cannot have, and never a header.
             message = f"the provider cannot be reached: {failed or type(failed).__name__}"
@@ -122,16 +125,22 @@ class ProviderCall:
             self._requester.no_answer(error)
 
     async def _exchange(self) -> GatewayError | None:
-        request = self._request
+        from yarl import URL
+
+        request, headers = self._request, dict(self._request.headers)
+        if request.account is not None:
+            headers["Authorization"] = f"Bearer {await self._connections.google_tokens.token(request.account)}"
         async with self._connections.session().post(
-            request.url,
+            URL(request.url, encoded=request.is_signed),
             data=request.body,
-            headers=request.headers,
+            headers=headers,
             allow_redirects=False,
             trace_request_ctx=self,
         ) as answer:
             status = answer.status
             if status in REFUSALS:
+                if request.account is not None and status == 401:  # 403: the account lacks a right, not a new token
+                    self._connections.google_tokens.drop(request.account)
                 # The client would take it for a refusal of its own key.
                 return GatewayError(502, KEY_REFUSED, f"the provider refused the gateway's key ({status})")
             if 300 <= status < 400:
@@ -139,10 +148,12 @@ class ProviderCall:
             if (encoding := answer.headers.get("Content-Encoding", "identity").lower()) != "identity":
                 message = f"the provider compressed its answer ({_one_line(encoding)[:32]}) unasked"
                 return GatewayError(502, "upstream_failed", message)
-            translation = request.answer if status < 400 else request.error
+            translation = request.answer if status < 400 else request.error(status)
             kind = (request.content_type if status < 400 else "") or answer.headers.get(
                 "Content-Type", "application/json"
             )
+            if isinstance(translation, FixedError):
+                kind = "application/json"
             lines = [f"Content-Type: {_one_line(kind)}"]
             lines += [f"{name}: {_one_line(value)}" for name, value in answer.headers.items() if _is_passed(name)]
             streamed = kind.startswith("text/event-stream")

@@ -1,29 +1,44 @@
 """Makes the requests to providers, and reads their answers. Pure; `provider_call` does the I/O.
 
-Providers of OpenAI's API get the client's body with another model. Anthropic gets chat completions translated
-(`anthropic`), and its own API as it is.
+Providers of OpenAI's API and Vertex AI get the client's body with another model. Anthropic gets chat completions
+translated (`anthropic`), and its own API as it is. Bedrock gets chat completions translated (`bedrock`) and signed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from agent.sources.sigv4 import SigV4Signer
 from gateway.clients.request_body import RequestBody
 from gateway.errors import GatewayError
-from gateway.routers import anthropic
+from gateway.routers import anthropic, bedrock, chat
+from gateway.routers.google_tokens import AccountInvalid, ServiceAccount, service_account
 from program.desired.router import ExternalModel
+from program.desired.web_address import AddressInvalid, WebAddress
 
 KEYS = {
-    "openai": "OPENAI_API_KEY",
-    "litellm": "LITELLM_MASTER_KEY",
-    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": ("OPENAI_API_KEY",),
+    "litellm": ("LITELLM_MASTER_KEY",),
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "bedrock": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION"),
+    "vertex_ai": ("GOOGLE_APPLICATION_CREDENTIALS",),
 }
-"""The key in the Secret, by provider."""
+"""The keys of the Secret that are read, by provider."""
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
-OPENAI_PATHS = frozenset({CHAT, "/v1/completions", "/v1/embeddings", "/v1/responses"})
-ANTHROPIC_PATHS = frozenset({CHAT, MESSAGES, "/v1/messages/count_tokens"})
+_OPENAI_PATHS = frozenset({CHAT, "/v1/completions", "/v1/embeddings", "/v1/responses"})
+PATHS = {
+    "openai": _OPENAI_PATHS,
+    "litellm": _OPENAI_PATHS,
+    "anthropic": frozenset({CHAT, MESSAGES, "/v1/messages/count_tokens"}),
+    "bedrock": frozenset({CHAT}),
+    "vertex_ai": frozenset({CHAT}),
+}
+"""The paths of the gateway's API, by provider."""
+KEY_MAX = 16384
+"""The longest key that is sent in a header, in characters."""
 
 
 class Answer(Protocol):
@@ -54,10 +69,14 @@ class ProviderRequest:
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
     answer: Answer
-    error: Answer
-    """The answer with a status of 400 and above."""
+    error: Callable[[int], Answer]
+    """Returns what reads an answer with a status of 400 and above."""
     content_type: str = ""
     """Of an answer below 400; empty: the provider's own."""
+    account: ServiceAccount | None = None
+    """The service account of Google whose token is sent."""
+    is_signed: bool = False
+    """The address is sent exactly as it is written."""
 
 
 def provider_request(
@@ -65,33 +84,117 @@ def provider_request(
 ) -> ProviderRequest | GatewayError:
     """Return the request for the provider. `secret` is the content of its Secret, or why it is not known."""
     if isinstance(secret, str):
-        return GatewayError(503, "provider_not_accessible", secret, retry_after_s=5.0)
-    name = KEYS[external.provider]
-    key = secret.get(name, "").strip()
-    if external.secret and (not key or not key.isascii() or not key.isprintable()):
-        message = f"the Secret `{external.secret}` has no valid value `{name}`, which {external.provider} requires"
-        return GatewayError(503, "provider_not_accessible", message, retry_after_s=5.0)
-    if path not in (ANTHROPIC_PATHS if external.provider == "anthropic" else OPENAI_PATHS):
+        return _not_accessible(secret)
+    required = KEYS[external.provider][: 2 if external.provider == "bedrock" else 1]
+    for name in required if external.secret else ():
+        if not secret.get(name, "").strip() or (external.provider != "vertex_ai" and not _is_key(secret[name].strip())):
+            return _not_accessible(
+                f"the Secret `{external.secret}` has no valid value `{name}`, which {external.provider} requires"
+            )
+    if path not in PATHS[external.provider]:
         return GatewayError(404, "unsupported_path", f"the provider {external.provider} does not serve {path}")
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-    if external.provider != "anthropic":
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        url = address(external.url, path)
-        return ProviderRequest(url, headers, body.with_model(external.model), Unchanged(), Unchanged())
-    headers |= {"x-api-key": key, "anthropic-version": anthropic.VERSION}
-    if path != CHAT:
-        url = address(external.url, path)
-        return ProviderRequest(url, headers, body.with_model(external.model), Unchanged(), Unchanged())
     try:
-        translated = anthropic.request(body.values, external.model)
-    except anthropic.NotTranslatable as error:
+        match external.provider:
+            case "anthropic":
+                return _to_anthropic(external, path, body, secret)
+            case "bedrock":
+                return _to_bedrock(external, body, secret)
+            case "vertex_ai":
+                return _to_vertex(external, path, body, secret)
+            case _:
+                return _to_openai(external, path, body, secret)
+    except chat.NotTranslatable as error:
         return GatewayError(400, "unsupported_parameter", error.why, error.param)
+
+
+def _to_openai(external: ExternalModel, path: str, body: RequestBody, secret: Mapping[str, str]) -> ProviderRequest:
+    headers = _headers()
+    if key := secret.get(KEYS[external.provider][0], "").strip():
+        headers["Authorization"] = f"Bearer {key}"
+    return _unchanged(external, path, body, headers)
+
+
+def _to_anthropic(external: ExternalModel, path: str, body: RequestBody, secret: Mapping[str, str]) -> ProviderRequest:
+    key = secret.get(KEYS["anthropic"][0], "").strip()
+    headers = _headers() | {"x-api-key": key, "anthropic-version": anthropic.VERSION}
+    if path != CHAT:
+        return _unchanged(external, path, body, headers)
+    translated = anthropic.request(body.values, external.model)
     url = address(external.url, MESSAGES)
     if body.values.get("stream"):
-        answer: Answer = anthropic.StreamedAnswer(body.model, with_usage=anthropic.wants_usage(body.values))
-        return ProviderRequest(url, headers, translated, answer, anthropic.WholeError(), "text/event-stream")
-    return ProviderRequest(url, headers, translated, anthropic.WholeAnswer(body.model), anthropic.WholeError())
+        answer: Answer = anthropic.StreamedAnswer(body.model, with_usage=chat.wants_usage(body.values))
+        return ProviderRequest(url, headers, translated, answer, _anthropic_error, "text/event-stream")
+    return ProviderRequest(url, headers, translated, anthropic.WholeAnswer(body.model), _anthropic_error)
+
+
+def _to_bedrock(
+    external: ExternalModel, body: RequestBody, secret: Mapping[str, str]
+) -> ProviderRequest | GatewayError:
+    key_id, key, token, region = (secret.get(name, "").strip() for name in KEYS["bedrock"])
+    region = bedrock.region_of(external.url) or region
+    if not _is_key(region or " ") or (token and not _is_key(token)):
+        return _not_accessible(
+            f"the Secret `{external.secret}` has no valid value `AWS_REGION` or `AWS_SESSION_TOKEN`, and the host of "
+            "`url` names no region"
+        )
+    streamed = bool(body.values.get("stream"))
+    translated = bedrock.request(body.values)
+    try:
+        # The address is sent as it is signed, without another encoding.
+        place = WebAddress.parse(external.url + bedrock.path_of(external.model, streamed=streamed))
+    except AddressInvalid as error:
+        return GatewayError(503, "provider_not_accessible", f"the address of Bedrock {error}", retry_after_s=5.0)
+    signer = SigV4Signer(key_id, key, token, region, bedrock.SERVICE)
+    digest, kind = hashlib.sha256(translated).hexdigest(), {"content-type": "application/json"}
+    signature = signer.headers("POST", place.authority, place.target, body_sha256=digest, signed=kind)
+    headers = signature | {"Host": place.authority, "Accept-Encoding": "identity"}
+    if streamed:
+        answer: Answer = bedrock.StreamedAnswer(body.model, with_usage=chat.wants_usage(body.values))
+    else:
+        answer = bedrock.WholeAnswer(body.model)
+    content_type = "text/event-stream" if streamed else "application/json"
+    return ProviderRequest(place.sent, headers, translated, answer, _bedrock_error, content_type, is_signed=True)
+
+
+def _to_vertex(
+    external: ExternalModel, path: str, body: RequestBody, secret: Mapping[str, str]
+) -> ProviderRequest | GatewayError:
+    name = KEYS["vertex_ai"][0]
+    try:
+        account = service_account(secret.get(name, ""))
+    except AccountInvalid as error:
+        return _not_accessible(f"the value `{name}` of the Secret `{external.secret}` {error}")
+    url, payload = address(external.url, path), body.with_model(external.model)
+    return ProviderRequest(url, _headers(), payload, Unchanged(), _vertex_error, account=account)
+
+
+def _unchanged(external: ExternalModel, path: str, body: RequestBody, headers: Mapping[str, str]) -> ProviderRequest:
+    url = address(external.url, path)
+    return ProviderRequest(url, headers, body.with_model(external.model), Unchanged(), lambda _: Unchanged())
+
+
+def _headers() -> dict[str, str]:
+    return {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+
+
+def _anthropic_error(_status: int) -> Answer:
+    return anthropic.WholeError()
+
+
+def _bedrock_error(status: int) -> Answer:
+    return chat.FixedError(bedrock.NAME, status)
+
+
+def _vertex_error(status: int) -> Answer:
+    return chat.FixedError("Vertex AI", status)
+
+
+def _not_accessible(why: str) -> GatewayError:
+    return GatewayError(503, "provider_not_accessible", why, retry_after_s=5.0)
+
+
+def _is_key(text: str) -> bool:
+    return len(text) <= KEY_MAX and text.isascii() and text.isprintable() and " " not in text
 
 
 def address(base: str, path: str) -> str:

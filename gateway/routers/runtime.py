@@ -155,8 +155,9 @@ class Routers:
                 yield name, found[0].router
 
     async def close(self) -> None:
-        """Close the connections to providers."""
+        """Close the connections to providers, and send the last audits."""
         self.key_sets.close()
+        await self.audit.close()
         await self.connections.close()
 
 

@@ -34,6 +34,9 @@ ANNOTATION_EXPOSE_TLS_SECRET = "herdsman.dev/expose-tls-secret"  # noqa: S105 - 
 """On a service exposed by an Ingress: the Secret with certificate and key."""
 ANNOTATION_API_KEY_SECRET = "herdsman.dev/api-key-secret"  # noqa: S105 - the name of an annotation
 """On a service: `secret` or `secret/key`, the Bearer token that clients must send. The default key is `api-key`."""
+ANNOTATION_ENGINE_KEY = "herdsman.dev/engine-key"
+"""On a service, `"true"`: its engines demand a key that the loop makes and only Herdsman's gateway knows. On a Secret:
+it has such a key."""
 SYSTEM_NAMESPACE = "herdsman-system"
 """The namespace of an installation that chooses no other, and of the hosts' Leases."""
 ANNOTATION_NETWORK_POLICY = "herdsman.dev/network-policy"
@@ -158,6 +161,11 @@ def owner_of(cr: JsonView) -> Owner | None:
 
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def engine_key_secret(service: str) -> str:
+    """Return the name of the Secret with the key that the loop makes for a service's engines."""
+    return f"{service}-engine-key"
 
 
 def is_label_value(name: str) -> bool:

@@ -127,6 +127,17 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class BudgetUse:
+    """How much of a budget is used in its present window."""
+
+    name: str
+    team: str
+    """For scope team; empty for others."""
+    tokens: int
+    usd: Decimal
+
+
+@dataclass(frozen=True)
 class Router:
     """A router of requests."""
 

@@ -266,6 +266,8 @@ class DesiredService(FrozenModel):
     expose: Exposure | None = None
     api_key: SecretKey | None = None
     """The key that clients must send as a Bearer token."""
+    engine_key: SecretKey | None = None
+    """Where the loop keeps the key that it makes for the engines; None: it makes none."""
     network: NetworkAccess | None = None
     """None: no NetworkPolicy."""
     disruption: Disruption = Disruption()

@@ -42,6 +42,7 @@ EXPOSE_DETAILS = (
 POD_ONLY_ANNOTATIONS = (
     keys.ANNOTATION_EXPOSE,
     keys.ANNOTATION_API_KEY_SECRET,
+    keys.ANNOTATION_ENGINE_KEY,
     keys.ANNOTATION_NETWORK_POLICY,
     keys.ANNOTATION_ONLY_GATEWAY,
     keys.ANNOTATION_MAX_UNAVAILABLE,
@@ -93,6 +94,8 @@ class Annotated(FrozenModel):
 
     expose: Exposure | None = None
     api_key: SecretKey | None = None
+    engine_key: bool = False
+    """The loop makes the API key."""
     network: NetworkAccess | None = None
     max_unavailable: str = ""
     rollback: bool = False
@@ -128,6 +131,7 @@ def read_annotations(annotations: Mapping[str, str]) -> Annotated:
     return Annotated(
         expose=_exposure(annotations),
         api_key=_api_key(annotations),
+        engine_key=_engine_key(annotations),
         network=_network(annotations),
         max_unavailable=_max_unavailable(annotations),
         rollback=_flag(annotations, keys.ANNOTATION_ROLLBACK, default=False),
@@ -218,6 +222,17 @@ def _api_key(annotations: Mapping[str, str]) -> SecretKey | None:
         # The value is not shown: a user may have written the key itself here.
         raise _invalid(keys.ANNOTATION_API_KEY_SECRET, "is neither the name of a Secret nor `secret/key`")
     return SecretKey(name=name, key=key)
+
+
+def _engine_key(annotations: Mapping[str, str]) -> bool:
+    wanted = _flag(annotations, keys.ANNOTATION_ENGINE_KEY, default=False)
+    if wanted and annotations.get(keys.ANNOTATION_API_KEY_SECRET):
+        other = keys.ANNOTATION_API_KEY_SECRET
+        raise _invalid(
+            keys.ANNOTATION_ENGINE_KEY,
+            f"has Herdsman make a key, and annotation {other} names yours; remove one of them",
+        )
+    return wanted
 
 
 def _network(annotations: Mapping[str, str]) -> NetworkAccess | None:

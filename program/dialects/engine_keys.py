@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_API_KEY_SECRET
+from program.desired.keys import ANNOTATION_API_KEY_SECRET, ANNOTATION_ENGINE_KEY, engine_key_secret
 from program.dialects.annotations import API_KEY
 from program.runtimes.llamacpp import LlamaCppRuntime
 from program.runtimes.tgi import TgiRuntime
@@ -19,11 +19,14 @@ _VARIABLES = frozenset(each.api_key_env for each in (LlamaCppRuntime, TgiRuntime
 
 
 def key_of(dialect: str, cr: Json) -> tuple[str, str] | None:
-    """Return Secret and key of an engine's own key: of the annotation, else of a variable that engines read."""
-    written = str((cr["metadata"].get("annotations") or {}).get(ANNOTATION_API_KEY_SECRET, ""))
+    """Return Secret and key of an engine's own key: of an annotation, else of a variable that engines read."""
+    annotations = cr["metadata"].get("annotations") or {}
+    written = str(annotations.get(ANNOTATION_API_KEY_SECRET, ""))
     if written:
         name, slash, key = written.partition("/")
         return name, key if slash else API_KEY
+    if dialect == "llmkube" and annotations.get(ANNOTATION_ENGINE_KEY) == "true":
+        return engine_key_secret(cr["metadata"]["name"]), API_KEY
     for variable in _environment(dialect, cr.get("spec")):
         reference = _get(_get(variable, "valueFrom"), "secretKeyRef")
         name, key = _get(reference, "name"), _get(reference, "key")

@@ -54,6 +54,9 @@ def unsupported_without_loop(
             f"yourself"
         )
         yield Problem(reason="NotHonoured", field="spec", message=_words(why))
+    if (key := desired.engine_key) is not None:
+        why = f"only the loop makes the key; create Secret `{key.name}` with a long random value `{key.key}` yourself"
+        yield _problem(keys.ANNOTATION_ENGINE_KEY, why)
     if desired.max_pod_lifetime_s:
         yield Problem(
             reason="NotHonoured", field="spec.maxPodLifetimeSeconds", message=_words("only the loop replaces old pods")

@@ -1,4 +1,4 @@
-"""Limits of keys over several gateway processes and a real PostgreSQL: exact, and charged once."""
+"""Limits of keys over several gateway processes and a real PostgreSQL or Redis: exact, and charged once."""
 
 from __future__ import annotations
 
@@ -22,21 +22,25 @@ from tests.support.gateway_process import GatewayProcess, gateway_process
 from tests.support.gateways import Engine, says
 from tests.support.loop import eventually
 from tests.support.postgres import PASSWORD, Postgres
+from tests.support.redis import Redis
 
 COST = 10
 """Tokens of each answer of the engine."""
 USAGE = json.dumps({"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": COST - 4}}).encode()
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[Postgres]:
-    running = Postgres()
+Database = Postgres | Redis
+
+
+@pytest.fixture(scope="module", params=[Postgres, Redis])
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    running: Database = request.param()
     yield running
     running.close()
 
 
 @pytest.fixture
-def environment(database: Postgres) -> dict[str, str]:
+def environment(database: Database) -> dict[str, str]:
     return {"HERDSMAN_GATEWAY_STORE": database.url, **database.environment}
 
 
@@ -163,7 +167,7 @@ def test_a_killed_gateway_has_charged_nothing_twice(
 
 def test_requests_are_served_while_the_database_is_away(
     environment: dict[str, str],
-    database: Postgres,
+    database: Database,
     engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -189,8 +193,6 @@ def charged(environment: dict[str, str], key: str) -> int:
     """What is charged to the budget of a key."""
     store = configured(environment | dict(os.environ))
     assert store is not None
-    with store.transaction() as transaction:
-        sql = "SELECT COALESCE(SUM(spent), 0) FROM herdsman_gateway_spent WHERE scope = ?"
-        ((spent,),) = transaction.execute(sql, f"key/{key.split('-')[1]}/budget/tokens")
+    spent = store.spent(f"key/{key.split('-')[1]}/budget/tokens")
     store.close()
-    return int(spent)
+    return sum(spent.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from agent.server.host_facts import own_address
+from automation.install import permissions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
@@ -56,6 +58,15 @@ def running(client: KubeClient, cluster: LocalCluster, pulumi_cli: Path, tmp_pat
 @pytest.fixture
 def engine(llama_server: Path, tmp_path: Path) -> Iterator[tuple[str, int]]:
     """A llama-server that demands a key."""
+    with engine_process(llama_server, tmp_path, KEY) as place:
+        yield place
+
+
+@contextlib.contextmanager
+def engine_process(
+    llama_server: Path, tmp_path: Path, key: str, address: str = "127.0.0.1"
+) -> Iterator[tuple[str, int]]:
+    """Run a llama-server that demands a key, on an address of this machine."""
     write_tiny_model(tmp_path / "tiny.gguf")
     port = free_port()
     command = [
@@ -63,16 +74,16 @@ def engine(llama_server: Path, tmp_path: Path) -> Iterator[tuple[str, int]]:
         "--model",
         str(tmp_path / "tiny.gguf"),
         "--host",
-        "127.0.0.1",
+        address,
         "--port",
         str(port),
         "-c",
         "256",
     ]
     with (tmp_path / "engine.log").open("wb") as log:
-        process = subprocess.Popen(command, env={**os.environ, "LLAMA_API_KEY": KEY}, stdout=log, stderr=log)
+        process = subprocess.Popen(command, env={**os.environ, "LLAMA_API_KEY": key}, stdout=log, stderr=log)
     try:
-        yield "127.0.0.1", port
+        yield address, port
     finally:
         process.kill()
         process.wait()
@@ -145,3 +156,53 @@ def test_an_engine_with_tls_and_a_key_is_reached_with_the_rights_to_two_secrets(
     written = log.read_text()
     assert KEY not in written
     assert "PRIVATE KEY" not in written
+
+
+def test_an_engine_gets_a_key_that_the_loop_made_and_answers_the_gateway_alone(
+    client: KubeClient, cluster: LocalCluster, llama_server: Path, pulumi_cli: Path, tmp_path: Path
+) -> None:
+    where, name = "own-keys", "chat-engine-key"
+    put(client, kinds.NAMESPACES, None, where)
+    kubeconfig = loop.grant_loop_rights(client, cluster, tmp_path / "loop-kubeconfig")
+    allow_keys(client)
+    loop.model(client, where)
+    loop.service(client, where, "chat", annotations={"herdsman.dev/engine-key": "true"}, runtime="llamacpp")
+    with loop.loop_process(kubeconfig, tmp_path):
+        eventually(lambda: find(client, kinds.SECRETS, where, name), what="the key")
+        deployment = eventually(lambda: find(client, kinds.DEPLOYMENTS, where, "chat"), what="the Deployment")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    # What the kubelet does with it.
+    [variable] = [each for each in container["env"] if each["name"] == "LLAMA_API_KEY"]
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": name, "key": "api-key"}
+    key = base64.b64decode(client.get(kinds.SECRETS, where, name)["data"]["api-key"]).decode()
+    state = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".gguf")
+    assert key.encode() not in state
+    with engine_process(llama_server, tmp_path, key, own_address()) as (address, port):
+        client.create(
+            kinds.ENDPOINT_SLICES,
+            where,
+            {
+                "apiVersion": kinds.ENDPOINT_SLICES.api_version,
+                "kind": kinds.ENDPOINT_SLICES.kind,
+                "metadata": {"name": "chat-1", "labels": {"kubernetes.io/service-name": "chat"}},
+                "addressType": "IPv4",
+                "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+                "ports": [{"name": "http", "protocol": "TCP", "port": port}],
+            },
+        )
+        allow_secrets(client, where, name)
+        gateway_rights = grant_gateway_rights(client, cluster, tmp_path / "kubeconfig")
+        with gateway_process(gateway_rights, tmp_path / "gateway.log", "-n", where) as gateway:
+            eventually(lambda: completion(gateway, "chat")[0] == 200, what="an answer of the engine")
+        assert completion(f"http://{address}:{port}", "chat")[0] == 401
+    assert key not in (tmp_path / "gateway.log").read_text()
+
+
+def allow_keys(client: KubeClient) -> None:
+    """Give the loop the right to make keys of engines, as an installation with a gateway does."""
+    role, binding = client.mapping(ROLES, "ClusterRole"), client.mapping(ROLES, "ClusterRoleBinding")
+    put(client, role, None, "engine-keys", rules=[each.rule for each in permissions.ENGINE_KEYS])
+    group = "rbac.authorization.k8s.io"
+    subjects = [{"kind": "User", "name": loop.LOOP_USER, "apiGroup": group}]
+    reference = {"kind": "ClusterRole", "name": "engine-keys", "apiGroup": group}
+    put(client, binding, None, "engine-keys", subjects=subjects, roleRef=reference)

@@ -78,6 +78,15 @@ def _postgres() -> str:
     return "" if postgres_programs() else "initdb not on PATH"
 
 
+def redis_program() -> str | None:
+    """Find a server that speaks Redis's protocol."""
+    return shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+def _redis() -> str:
+    return "" if redis_program() else "neither redis-server nor valkey-server on PATH"
+
+
 def _node() -> str:
     return (requirements.missing(controlplane.new_directory()) or "").partition(": `apt-get")[0]
 
@@ -120,6 +129,7 @@ NEEDS = (
     Need("root", _for_root(), "other users, small disks, network namespaces, real nodes", other_command="run as root"),
     Need("sshd", _programs("sshd", "ssh-keygen", path=SBIN), "hosts over SSH", ("openssh-server", "openssh-client")),
     Need("PostgreSQL", _postgres, "state backends on PostgreSQL", ("postgresql",)),
+    Need("Redis", _redis, "limits of the gateway's keys in Redis", ("redis-server",)),
     Need(
         "node",
         _node,

@@ -8,8 +8,6 @@ requests to AWS_ENDPOINT_URL or to AWS. The signature is AWS Signature Version 4
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -20,11 +18,10 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 from agent.sources.errors import PlanInvalid, StoreFailed
+from agent.sources.sigv4 import SigV4Signer, domain_of
 from program.desired.hub import Hub
 from program.desired.web_address import AddressInvalid, WebAddress, shown
 
-_EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
-_ALGORITHM = "AWS4-HMAC-SHA256"
 DEFAULT_REGION = "us-east-1"
 
 
@@ -85,7 +82,8 @@ class Credentials:
 
         Raises AddressInvalid if the endpoint is not a valid address, or if no request can contain the key.
         """
-        endpoint = self.endpoint or f"https://s3.{self.region or DEFAULT_REGION}.amazonaws.com"
+        region = self.region or DEFAULT_REGION
+        endpoint = self.endpoint or f"https://s3.{region}.{domain_of(region)}"
         base = WebAddress.parse(endpoint.rstrip("/"))
         if base.query:
             raise AddressInvalid("has a query; write the address without it")
@@ -118,32 +116,8 @@ class S3Signer:
 
     def headers(self, address: WebAddress) -> dict[str, str]:
         """Sign host, date and the empty body. Other headers, such as Range, are not signed."""
-        path, _, query = address.target.partition("?")
-        now = self.clock()
-        stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
-        signed = {"host": address.authority, "x-amz-content-sha256": _EMPTY_SHA256, "x-amz-date": stamp}
-        if self.session_token:
-            signed["x-amz-security-token"] = self.session_token
-        names = ";".join(sorted(signed))
-        lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
-        request = f"GET\n{path}\n{_sorted_query(query)}\n{lines}\n{names}\n{_EMPTY_SHA256}"
-        scope = f"{day}/{self.region}/s3/aws4_request"
-        to_sign = f"{_ALGORITHM}\n{stamp}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
-        key = f"AWS4{self.secret_access_key}".encode()
-        for word in (day, self.region, "s3", "aws4_request"):
-            key = hmac.digest(key, word.encode(), "sha256")
-        signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
-        credential = f"{self.access_key_id}/{scope}"
-        sent = {name: value for name, value in signed.items() if name != "host"}
-        return {
-            **sent,
-            "Authorization": f"{_ALGORITHM} Credential={credential},SignedHeaders={names},Signature={signature}",
-        }
-
-
-def _sorted_query(query: str) -> str:
-    pairs = [part if "=" in part else f"{part}=" for part in query.split("&") if part]
-    return "&".join(sorted(pairs))
+        keys = (self.access_key_id, self.secret_access_key, self.session_token)
+        return SigV4Signer(*keys, self.region, "s3", self.clock).headers("GET", address.authority, address.target)
 
 
 _NAMES = (

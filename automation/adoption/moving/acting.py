@@ -63,8 +63,8 @@ def release_to_fleet(client: KubeClient, cr: Json, move: Move, *, sleep: Callabl
             f"the loop adopts the objects of {move.name} again after each release; check that it has the "
             f"version of this command"
         )
-    if move.certificate:
-        _own_certificate(client, move, remove=uid)
+    if move.secret:
+        _own_secret(client, move, remove=uid)
     with suppress(NotFound):
         client.delete(kind, move.key.namespace, move.key.name, uid=uid)
     _wait_for(
@@ -96,8 +96,8 @@ def give_to_loop(client: KubeClient, move: Move, *, sleep: Callable[[float], Non
     kind = replace(KINDS[move.key.dialect], api_version=str(service["apiVersion"]))
     applied = client.apply(kind, move.key.namespace, service, field_manager=MANAGER)
     uid = applied["metadata"]["uid"]
-    if move.certificate:
-        _own_certificate(client, move, add_to=applied)
+    if move.secret:
+        _own_secret(client, move, add_to=applied)
     ownable = [obj for obj in move.objects if obj["metadata"].get("namespace")]
     _wait_for(
         lambda: all(is_owned(live, uid) for obj in ownable if (live := read_again(client, obj)) is not None),
@@ -155,9 +155,13 @@ def _keep_replicas(client: KubeClient, move: Move) -> None:
             client.apply(kind_of(live), metadata["namespace"], claim, field_manager=MANAGER)
 
 
-def _own_certificate(client: KubeClient, move: Move, *, remove: str = "", add_to: Json | None = None) -> None:
-    """Remove a service from the owners of the Secret that the loop issued, or add it. The data are never read."""
-    path = kinds.SECRETS.path(move.key.namespace, move.certificate)
+def _is_made_here(metadata: Json) -> bool:
+    return not {ANNOTATION_NAMES, keys.ANNOTATION_ENGINE_KEY}.isdisjoint(metadata.get("annotations") or {})
+
+
+def _own_secret(client: KubeClient, move: Move, *, remove: str = "", add_to: Json | None = None) -> None:
+    """Remove a service from the owners of the Secret that the loop made, or add it. The data are never read."""
+    path = kinds.SECRETS.path(move.key.namespace, move.secret)
     while True:
         try:
             metadata = client.request("GET", path, accept=METADATA)["metadata"]
@@ -166,7 +170,7 @@ def _own_certificate(client: KubeClient, move: Move, *, remove: str = "", add_to
         owners = metadata.get("ownerReferences") or []
         if add_to is None:
             kept = [each for each in owners if each.get("uid") != remove]
-        elif ANNOTATION_NAMES in (metadata.get("annotations") or {}) and not any(e.get("controller") for e in owners):
+        elif _is_made_here(metadata) and not any(each.get("controller") for each in owners):
             kept = [*owners, owner_reference(keys.Owner.of(add_to))]
         else:
             return

@@ -46,7 +46,7 @@ class Move:
     notes: list[str] = field(default_factory=list)
     extensions: set[str] = field(default_factory=set)
     """Optional kinds that the fleet's config must name."""
-    certificate: str = ""
+    secret: str = ""
     """The name of the Secret that the loop keeps for the pods; empty for none."""
 
     @property

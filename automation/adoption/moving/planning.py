@@ -93,9 +93,12 @@ def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
             f"the loop chose its host, and a static fleet cannot choose one; name the host in annotation "
             f"{ANNOTATION_HOST} first"
         )
-    if certificate := _certificate_of(desired):
-        move.certificate = certificate
-        move.notes.append(f"Secret {certificate}, the pods' certificate, stays, and no loop renews it after the move")
+    if secret := _secret_of(desired):
+        move.secret = secret
+        kept = (
+            "the engine's key, stays" if desired.engine_key else "the pods' certificate, stays, and no loop renews it"
+        )
+        move.notes.append(f"Secret {secret}, {kept} after the move")
     referred, service = [_document(obj) for obj in look.found() if _is_needed(obj)], written(cr)
     options = options.model_copy(update={"installed": frozenset(move.extensions)})
     move.rendered = _render_as_fleet(move, [*referred, service], options)
@@ -176,7 +179,7 @@ def _render_as_loop(
     except (DesiredError, ApiError) as error:
         move.problems.append(str(error))
         return False
-    move.certificate = _certificate_of(desired)
+    move.secret = _secret_of(desired)
     used = [referred[identity] for identity in sorted(look.seen.keys() & referred.keys())]
     move.documents = [*(_applicable(each) for each in used if _is_to_apply(client, move, each)), service]
     return True
@@ -283,8 +286,10 @@ def _model_of_fleet(client: KubeClient, model: Json) -> Json:
     return {**model, "status": known_status({**live, "spec": model["spec"]})}
 
 
-def _certificate_of(desired: DesiredService) -> str:
+def _secret_of(desired: DesiredService) -> str:
     """Return the name of the Secret that the loop keeps for the pods; empty for none."""
+    if desired.engine_key is not None:
+        return desired.engine_key.name
     workloads = desired.workloads
     return workloads.certificate.secret if workloads is not None and workloads.certificate is not None else ""
 

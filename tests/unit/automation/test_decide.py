@@ -20,6 +20,7 @@ from automation.reconcile.actions import (
     ClearPending,
     DeleteObjects,
     EnsureCertificate,
+    EnsureEngineKey,
     PatchPod,
     RecordEvent,
     RequeueAfter,
@@ -29,6 +30,7 @@ from automation.reconcile.actions import (
 )
 from automation.reconcile.decide import (
     CERTIFICATE_RECHECK_S,
+    ENGINE_KEY_RECHECK_S,
     HOSTED_RECHECK_S,
     Case,
     Decision,
@@ -42,6 +44,7 @@ from automation.reconcile.observe import Observed
 from automation.reconcile.plan import LiveObject, ObjectName, Plan, make_plan
 from components import naming
 from components.rendered import RenderedObject, RenderedService
+from program.desired.engines import SecretKey
 from program.desired.facts import Problem, RefusedObject
 from program.desired.keys import ServiceKey
 from program.desired.service import HostPlacement
@@ -195,6 +198,16 @@ def test_certificates_are_issued_before_the_pods_that_serve_with_them() -> None:
     assert decide_preparation(suspended, may_act=True, frozen=False) == ()
     assert decide_preparation(Desired(service()), may_act=True, frozen=False) == ()
     assert decide_preparation(Desired(), may_act=True, frozen=False) == ()
+
+
+def test_the_key_of_an_engine_is_made_before_its_pods() -> None:
+    key = SecretKey(name="chat-engine-key", key="api-key")
+    desired = service().model_copy(update={"engine_key": key, "api_key": key})
+    expected = (RequeueAfter(ENGINE_KEY_RECHECK_S), EnsureEngineKey(desired))
+    assert decide_preparation(Desired(desired), may_act=True, frozen=False) == expected
+    assert decide_preparation(Desired(desired), may_act=True, frozen=True) == ()
+    suspended = desired.model_copy(update={"suspended": True})
+    assert decide_preparation(Desired(suspended), may_act=True, frozen=False) == ()
 
 
 def with_certificate() -> Any:

@@ -101,6 +101,16 @@ def test_a_router_that_is_not_valid_names_the_field(given: dict[str, Any], field
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize("provider", ["bedrock", "vertex_ai", "litellm"])
+def test_a_provider_without_a_default_address_needs_one_and_its_message_shows_a_valid_one(provider: str) -> None:
+    external = {"provider": provider, "model": "m", "credentialsSecretRef": {"name": "s"}}
+    with pytest.raises(SpecInvalid) as caught:
+        read(spec(backends=[LOCAL, {"name": "big", "external": external}]))
+    assert caught.value.field == "spec.backends[1].external.url"
+    shown = str(caught.value).rpartition(" ")[2].replace("NAMESPACE", "prod")
+    assert read(spec(backends=[LOCAL, {"name": "big", "external": {**external, "url": shown}}])).backends[1].external
+
+
 def test_a_rule_for_a_sensitive_class_has_no_external_backend() -> None:
     sensitive = rule(match={"dataClassification": ["pii"]}, failClosed=True, route={"backends": ["small", "big"]})
     with pytest.raises(SpecInvalid) as caught:

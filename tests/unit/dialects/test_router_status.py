@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from kubeapi.json_types import Json
+from program.desired.router import BudgetUse
+from program.dialects.crds.reading import read
+from program.dialects.llmkube.schema.model_router import ModelRouterStatus
 from program.dialects.llmkube.status.router import router_status
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
@@ -85,6 +89,29 @@ def test_an_invalid_spec_names_the_field() -> None:
 def test_fields_without_effect_are_in_a_condition() -> None:
     status = status_of({**SPEC, "proxy": {"replicas": 3}}, a=READY, b=READY)
     assert conditions(status)["SpecHonoured"] == ("False", "FieldsNotHonoured")
+
+
+def test_the_use_of_budgets_is_shown_with_the_larger_share_and_the_busiest_teams() -> None:
+    budgets = [
+        {"name": "all", "scope": "router", "maxTokens": 100, "maxUSD": "2"},
+        {"name": "teams", "scope": "team", "maxUSD": "1"},
+    ]
+    used = [
+        BudgetUse("teams", "b", 0, Decimal("0.5")),
+        BudgetUse("all", "", 25, Decimal(1)),
+        *(BudgetUse("teams", f"a{number}", 0, Decimal("0.75")) for number in range(60)),
+    ]
+    cr = {
+        "metadata": {"name": "r", "namespace": "prod", "generation": 2},
+        "spec": {**SPEC, "policy": {"budgets": budgets}},
+    }
+    status = router_status(cr, lambda _: READY, gateway_url="", now=NOW, uses=lambda _: used)
+    first, second, *others = status["budgetUtilization"]
+    assert first == {"name": "all", "utilization": "0.50", "tokensUsed": 25, "usdUsed": "1.0000"}
+    assert second == {"name": "teams", "team": "a0", "utilization": "0.75", "usdUsed": "0.7500"}
+    assert len(others) == 49, "a status has a bounded number of teams"
+    read(ModelRouterStatus, status, field="status")
+    assert "budgetUtilization" not in router_status(cr, lambda _: READY, gateway_url="", now=NOW)
 
 
 def test_a_status_without_a_change_stays_the_same() -> None:

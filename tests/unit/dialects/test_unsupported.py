@@ -190,6 +190,9 @@ def said(*names: str) -> list[str]:
         ({"expose": "gateway", "expose-gateway": "edge", "expose-tls-secret": "t"}, {}, said("expose-tls-secret")),
         ({"api-key-secret": "keys"}, {}, []),
         ({"api-key-secret": "keys"}, {"runtime": "sglang"}, said("api-key-secret")),
+        ({"engine-key": "true"}, {}, []),
+        ({"engine-key": "true"}, {"runtime": "sglang"}, said("engine-key")),
+        ({"engine-key": "false"}, {"runtime": "sglang"}, []),
         (
             {"api-key-secret": "keys"},
             {"rolloutPolicy": {"waitForIdle": True}},
@@ -232,7 +235,8 @@ def test_annotations_on_a_host() -> None:
     written = {f"herdsman.dev/{name}": value for name, value in zip(names, values, strict=True)}
     assert fields(model(), {**HOST, **written}) == said(*names)
     assert fields(model(), {**HOST, "herdsman.dev/rollback": "false"}) == []
-    assert fields(model(), {**HOST, "herdsman.dev/only-gateway": "true"}) == said("only-gateway")
+    for name in ("only-gateway", "engine-key"):
+        assert fields(model(), {**HOST, f"herdsman.dev/{name}": "true"}) == said(name)
 
 
 def test_unknown_fields_are_named_wherever_they_are() -> None:

@@ -17,7 +17,7 @@ from gateway.engines.access import (
 )
 from gateway.names import ServiceName
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_API_KEY_SECRET
+from program.desired.keys import ANNOTATION_API_KEY_SECRET, ANNOTATION_ENGINE_KEY
 from program.dialects.engine_keys import key_of
 
 KEYS = SecretName("prod", "keys")
@@ -43,6 +43,9 @@ def pem(now: datetime.datetime | None = None) -> dict[str, str]:
         ("llmkube", cr(), None),
         ("llmkube", cr({ANNOTATION_API_KEY_SECRET: "keys"}), ("keys", "api-key")),
         ("kserve", cr({ANNOTATION_API_KEY_SECRET: "keys/one"}), ("keys", "one")),
+        ("llmkube", cr({ANNOTATION_ENGINE_KEY: "true"}), ("chat-engine-key", "api-key")),
+        ("llmkube", cr({ANNOTATION_ENGINE_KEY: "false"}), None),
+        ("kserve", cr({ANNOTATION_ENGINE_KEY: "true"}), None),
         ("llmkube", cr(env=[{"name": "HOME", "value": "/"}, variable("VLLM_API_KEY")]), ("keys", "engine")),
         ("kserve", cr(template={"containers": [{"env": [variable("VLLM_API_KEY")]}]}), ("keys", "engine")),
         ("llmaz", cr(backendRuntimeConfig={"envs": [variable("LLAMA_API_KEY")]}), ("keys", "engine")),

@@ -1,4 +1,4 @@
-"""What jobs of gateways do to the counters of the store, here in SQLite."""
+"""What refused requests are told, and which store a gateway uses. tests/contract has what all stores do."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.accounting.ledger_job import Ask, Batch, Counter, Job, Outcome, Usage, UsageKey, clean, leave, run
+from gateway.accounting.ledger_job import Ask, Batch, Counter, Job, Outcome, UsageKey
 from gateway.accounting.limits import Cost, Limit, Unit, headers, refusal
 from gateway.accounting.stores import SqliteStore, Store, StoreAway, StoreInvalid, configured, opened
-from gateway.accounting.usage_report import UsageBy, usage_since
 
 REQUESTS = Limit("key/a/requests", Unit.REQUESTS, 3, 10**9)
 TOKENS = Limit("key/a/tokens", Unit.TOKENS, 100, 10**9, is_budget=True)
@@ -26,93 +25,15 @@ def store(tmp_path: Path) -> Store:
 def exchange(
     store: Store, gateway: str, batch: Batch, *asks: Ask, held: dict[Counter, int] | None = None
 ) -> list[Outcome]:
-    with store.transaction() as transaction:
-        return run(transaction, Job(gateway, batch, asks, held or {})).outcomes
+    return store.exchange(Job(gateway, batch, asks, held or {})).outcomes
 
 
 def granted(outcomes: list[Outcome]) -> list[bool]:
     return [each.refused_by is None for each in outcomes]
 
 
-def spent(store: Store) -> dict[str, int]:
-    with store.transaction() as transaction:
-        return {str(a): int(b) for a, b in transaction.execute("SELECT scope, spent FROM herdsman_gateway_spent")}
-
-
 def ask(tokens: int, *limits: Limit) -> Ask:
     return Ask(limits or (TOKENS,), Cost(tokens))
-
-
-def test_requests_are_granted_up_to_the_limit_and_in_their_order(store: Store) -> None:
-    assert granted(exchange(store, "g", NO_BATCH, *[ask(10, REQUESTS)] * 5)) == [True, True, True, False, False]
-    assert granted(exchange(store, "h", NO_BATCH, ask(10, REQUESTS))) == [False]
-    assert spent(store)[REQUESTS.scope] == 3
-
-
-def test_a_large_request_does_not_keep_a_small_one_back(store: Store) -> None:
-    assert granted(exchange(store, "g", NO_BATCH, ask(60), ask(60), ask(40), ask(1))) == [True, False, True, False]
-
-
-def test_a_request_that_one_limit_refuses_uses_up_no_other(store: Store) -> None:
-    refused = exchange(store, "g", NO_BATCH, ask(101, REQUESTS, TOKENS))
-    assert granted(refused) == [False]
-    assert refused[0].refused_by is not None and refused[0].refused_by.limit is TOKENS
-    assert spent(store)[REQUESTS.scope] == 0
-
-
-def test_reservations_of_all_gateways_count_until_they_are_charged(store: Store) -> None:
-    assert granted(exchange(store, "g", NO_BATCH, ask(60))) == [True]
-    assert granted(exchange(store, "h", NO_BATCH, ask(60))) == [False]
-    charged = Batch(1, {COUNTER: (COUNTER.window + TOKENS.window_s, 25)}, {})
-    exchange(store, "g", charged, held={})
-    assert granted(exchange(store, "h", NO_BATCH, ask(75))) == [True]
-    assert granted(exchange(store, "h", NO_BATCH, ask(1), held={COUNTER: 75})) == [False]
-    assert spent(store)[TOKENS.scope] == 25
-
-
-def test_a_batch_is_charged_once_however_often_it_is_sent(store: Store) -> None:
-    batch = Batch(1, {COUNTER: (COUNTER.window + TOKENS.window_s, 25)}, {KEY: Usage(1, prompt_tokens=20, nano_usd=7)})
-    for _ in range(3):
-        exchange(store, "g", batch)
-    exchange(store, "h", batch)
-    assert spent(store)[TOKENS.scope] == 50
-    with store.transaction() as transaction:
-        (row,) = usage_since(transaction, 7200, UsageBy.KEY)
-    assert (row.name, row.key_id, row.usage) == ("ci", "a", Usage(2, prompt_tokens=40, nano_usd=14))
-
-
-def test_the_reservations_of_an_ended_gateway_count_no_longer(store: Store) -> None:
-    assert granted(exchange(store, "killed", NO_BATCH, ask(100))) == [True]
-    assert granted(exchange(store, "h", NO_BATCH, ask(1))) == [False]
-    with store.transaction() as transaction:
-        transaction.execute("UPDATE herdsman_gateway_instances SET seen = seen - 61 WHERE gateway = 'killed'")
-    assert granted(exchange(store, "h", NO_BATCH, ask(100))) == [True]
-
-    with store.transaction() as transaction:
-        leave(transaction, "h")
-        transaction.execute("UPDATE herdsman_gateway_instances SET seen = 0")
-        clean(transaction)
-        assert transaction.execute("SELECT gateway FROM herdsman_gateway_reserved") == []
-    assert spent(store) == {TOKENS.scope: 0}, "a window that has not ended is kept"
-
-
-def test_usage_is_summed_by_key_team_model_and_hour(store: Store) -> None:
-    usage = {
-        KEY: Usage(2, 1, 0, 0, 30, 10, 5, 9),
-        KEY._replace(hour=10800): Usage(1, prompt_tokens=1),
-        KEY._replace(key_id="b", key_name="alice", model="prod/code"): Usage(1, prompt_tokens=90),
-    }
-    exchange(store, "g", Batch(1, {}, usage))
-
-    def names(by: UsageBy, since_s: float = 7200) -> list[tuple[str, int]]:
-        with store.transaction() as transaction:
-            return [(row.name, row.usage.prompt_tokens) for row in usage_since(transaction, since_s, by)]
-
-    assert names(UsageBy.KEY) == [("alice", 90), ("ci", 31)]
-    assert names(UsageBy.TEAM) == [("ml", 121)]
-    assert names(UsageBy.MODEL) == [("prod/code", 90), ("prod/chat", 31)]
-    assert names(UsageBy.HOUR) == [("7200", 120), ("10800", 1)]
-    assert names(UsageBy.HOUR, since_s=10800) == [("10800", 1)]
 
 
 def test_a_refusal_says_what_is_left_and_when_to_try_again(store: Store) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from automation.cli.main import EXIT_USAGE, invoke
-from gateway.accounting.ledger_job import Batch, Job, Usage, UsageKey, run
+from gateway.accounting.ledger_job import Batch, Job, Usage, UsageKey
 from gateway.accounting.stores import SqliteStore, default_path
 
 
@@ -24,8 +24,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         UsageKey(hour, "", "", "", "prod/chat"): Usage(1, prompt_tokens=7),
         UsageKey(hour - 90 * 86400, "ab12", "ci", "ml", "prod/old"): Usage(9),
     }
-    with SqliteStore(str(default_path())).transaction() as transaction:
-        run(transaction, Job("g", Batch(1, {}, usage), (), {}))
+    SqliteStore(str(default_path())).exchange(Job("g", Batch(1, {}, usage), (), {}))
 
 
 @pytest.mark.usefixtures("written")

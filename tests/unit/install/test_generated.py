@@ -70,6 +70,7 @@ OPTIONS: list[Json] = [
         "gateway_ca_configmap": "authority",
         "gateway_store_secret": "database",
         "gateway_metrics": True,
+        "gateway_audit_endpoint": "http://collector.monitoring:4318/v1/logs",
         "pull_secret": "pull",
     },
     {"gateway": True, "gateway_host": "llm.example.org", "gateway_parent": "public"},

@@ -44,8 +44,12 @@ SHORTEST_S, LONGEST_S = 0.1, 1800.0
 MOST_PER_MILLION, MOST_BUDGET = 1_000_000, 1_000_000_000
 """The highest price of a million tokens and the largest budget, in US dollars."""
 DEFAULT_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
-PROVIDERS = frozenset({"openai", "litellm", "anthropic"})
-"""The providers that the gateway speaks to."""
+EXAMPLE_URLS = {
+    "bedrock": "https://bedrock-runtime.eu-central-1.amazonaws.com",
+    "vertex_ai": "https://europe-west4-aiplatform.googleapis.com/v1/projects/PROJECT/locations/europe-west4/endpoints/openapi",
+    "litellm": "http://litellm.NAMESPACE.svc:4000",
+}
+"""Addresses of the providers without a default, for messages."""
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -182,18 +186,15 @@ def _backend(spec: BackendSpec, field: str, namespace: str) -> RouterBackend:
 
 
 def _external(spec: ExternalSpec, field: str, namespace: str) -> ExternalModel:
-    if spec.provider not in PROVIDERS:
-        raise SpecInvalid(
-            field=f"{field}.provider",
-            why=f"`{spec.provider}` is not supported yet; use {', '.join(sorted(PROVIDERS))}, for example through a "
-            "LiteLLM proxy",
-        )
     secret = spec.credentials_secret_ref.name if spec.credentials_secret_ref else ""
     if not secret and spec.provider != "litellm":
         raise SpecInvalid(field=f"{field}.credentialsSecretRef", why=f"is missing; {spec.provider} requires a key")
     url = spec.url or DEFAULT_URLS.get(spec.provider)
     if url is None:
-        raise SpecInvalid(field=f"{field}.url", why=f"is missing; {spec.provider} has no default")
+        raise SpecInvalid(
+            field=f"{field}.url",
+            why=f"is missing; {spec.provider} has no default, write for example {EXAMPLE_URLS[spec.provider]}",
+        )
     check_url(url, f"{field}.url", namespace)
     return ExternalModel(spec.provider, url.rstrip("/"), spec.model, secret)
 
@@ -297,10 +298,6 @@ def _audit(policy: PolicySpec) -> Audit | None:
         raise SpecInvalid(field=f"{field}.filePath", why=why)
     if spec.sink != "file" and path:
         raise SpecInvalid(field=f"{field}.filePath", why=f"is set, but the sink is {spec.sink}")
-    if spec.sink == "otlp":
-        raise SpecInvalid(
-            field=f"{field}.sink", why="`otlp` is not supported yet; use stdout or file", reason="UnsupportedAuditLog"
-        )
     return Audit(spec.sink, path, bool(spec.include_request_body))
 
 

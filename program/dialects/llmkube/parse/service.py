@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from kubeapi.json_types import Json
+from program.desired.engines import SecretKey
 from program.desired.errors import SpecInvalid
 from program.desired.keys import (
     ANNOTATION_ADOPT,
     ANNOTATION_HOST,
     ANNOTATION_HOST_SELECTOR,
     ServiceKey,
+    engine_key_secret,
     is_dns_label,
     is_label_value,
     owner_of,
@@ -21,7 +23,7 @@ from program.desired.keys import (
 )
 from program.desired.model import DesiredModel, ModelFormat, SourceKind
 from program.desired.service import DesiredService, Endpoint, HostPlacement
-from program.dialects.annotations import Annotated, read_annotations
+from program.dialects.annotations import API_KEY, Annotated, read_annotations
 from program.dialects.crds.reading import check_shape, read, without_nulls
 from program.dialects.llmkube.parse import policies
 from program.dialects.llmkube.parse.engines import draft_of, engine_settings
@@ -93,6 +95,7 @@ def parse_service(
         draft=draft_of(spec, model=model, draft=draft),
         bind_address=_bind_address(spec),
         gpu_memory_bytes=gpu_memory_of(spec.resources, model, gpu),
+        engine_key=_engine_key(str(metadata["name"])) if annotated.engine_key else None,
         completion_check=annotated.completion_check,
         sleep=annotated.sleep,
         served_name=annotated.served_name,
@@ -110,6 +113,10 @@ def parse_service(
     # Zero replicas with a minimum of zero are an initial number, as for an autoscaler. They stop other services.
     first = 1 if chosen.replicas == 0 and bounds is not None and bounds.min_replicas == 0 else chosen.replicas
     return chosen.model_copy(update={"autoscaling": None, "by_requests": by_requests, "replicas": first})
+
+
+def _engine_key(service: str) -> SecretKey:
+    return SecretKey(name=engine_key_secret(service), key=API_KEY)
 
 
 def draft_reference(cr: Json) -> str:
@@ -131,7 +138,8 @@ def _of_pods(desired: DesiredService, spec: ServiceSpec, annotated: Annotated) -
     scaling = spec.autoscaling
     runtime = runtime_for(desired.engine)
     # An engine that takes no key would answer everyone, so the desired state must not contain one.
-    kept = desired.model_copy(update={"api_key": annotated.api_key if runtime.api_key_env else None})
+    key = annotated.api_key or desired.engine_key
+    kept = desired.model_copy(update={"api_key": key if runtime.api_key_env else None})
     return kept.model_copy(
         update={
             "autoscaling": scaling and policies.autoscaling(scaling, query=annotated.scale_query),

@@ -219,12 +219,20 @@ class BackendStatus(CrdModel):
     tier: str | None = optional("local or cloud, as rules use it.")
 
 
+class BudgetStatus(CrdModel):
+    name: str = required("Name of the budget.")
+    team: str | None = optional("The team, for scope team.")
+    tokens_used: Int64 | None = optional("Tokens that were charged in the present window.")
+    usd_used: str | None = optional("US dollars that were charged in the present window.")
+    utilization: str | None = optional("Share of the budget that is used, such as 0.25; the higher one of two limits.")
+
+
 class ModelRouterStatus(CrdModel):
     """The observed state of a router."""
 
     active_rules: int | None = optional("Rules with a backend that can answer.")
     backends: list[BackendStatus] = optional("The backends.", [])
-    budget_utilization: dict[str, Any] = optional("Kept for compatibility with LLMKube; not written.", {})
+    budget_utilization: list[BudgetStatus] = optional("How much of the budgets is used in their windows.", [])
     conditions: list[Condition] = optional(
         "Validated, BackendsReady, Available and SpecHonoured.",
         [],

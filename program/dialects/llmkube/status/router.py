@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.desired.router import Router, RouterBackend
+from program.desired.router import Budget, BudgetUse, Router, RouterBackend
 from program.dialects.llmkube.parse.router import router_of, unsupported_fields
 from program.dialects.status.conditions import Type, set_condition, timestamp
 
 VALIDATED, BACKENDS_READY = "Validated", "BackendsReady"
+MOST_TEAMS = 50
+"""Most teams of one budget in a status."""
 
 
 class _BackendFacts(NamedTuple):
@@ -32,11 +35,18 @@ class _BackendFacts(NamedTuple):
         return self.healthy is not False
 
 
-def router_status(cr: Json, service: Callable[[str], Json | None], *, gateway_url: str, now: datetime) -> Json:
+def router_status(
+    cr: Json,
+    service: Callable[[str], Json | None],
+    *,
+    gateway_url: str,
+    now: datetime,
+    uses: Callable[[Router], Iterable[BudgetUse] | None] = lambda _: None,
+) -> Json:
     """Return the status of a router; equal to its present one when nothing has changed.
 
     `service` returns an InferenceService of the router's namespace. `gateway_url` is the address at which clients reach
-    the gateway; empty if it is not known.
+    the gateway; empty if it is not known. `uses` returns how much of a router's budgets is used, None if nobody knows.
     """
     current: Json = cr.get("status") or {}
     conditions = _Conditions(current.get("conditions") or (), cr["metadata"].get("generation", 0), now)
@@ -58,6 +68,8 @@ def router_status(cr: Json, service: Callable[[str], Json | None], *, gateway_ur
             "backends": [_backend(each, current.get("backends") or (), now) for each in facts],
             "endpoint": f"{gateway_url.rstrip('/')}/routers/{router.namespace}/{router.name}{router.chat_path}",
         }
+        if (found := uses(router)) is not None:
+            made["budgetUtilization"] = _budgets(router, found)
         conditions.set(VALIDATED, "True", "SpecValid", "All checks passed")
         _set_resolved(conditions, facts)
         _set_available(conditions, facts)
@@ -131,6 +143,33 @@ def _backend(facts: _BackendFacts, current: Iterable[Json], now: datetime) -> Js
         before: Json = next((each for each in current if each.get("name") == facts.backend.name), {})
         same = before.get("healthy") == facts.healthy and before.get("lastProbeTime")
         made |= {"healthy": facts.healthy, "lastProbeTime": same or timestamp(now)}
+    return made
+
+
+def _budgets(router: Router, uses: Iterable[BudgetUse]) -> list[Json]:
+    """Return the budgets in the order of the spec, and of each the `MOST_TEAMS` teams with the largest shares."""
+    made: list[Json] = []
+    given = list(uses)
+    for budget in router.budgets:
+        shares = [(_share(budget, each), each) for each in given if each.name == budget.name]
+        shares.sort(key=lambda each: (-each[0], each[1].team))
+        made += [_budget(budget, share, use) for share, use in shares[:MOST_TEAMS]]
+    return made
+
+
+def _share(budget: Budget, use: BudgetUse) -> Decimal:
+    pairs = ((use.tokens, budget.max_tokens), (use.usd, budget.max_usd))
+    return max(Decimal(used) / most if most else Decimal(1) for used, most in pairs if most is not None)
+
+
+def _budget(budget: Budget, share: Decimal, use: BudgetUse) -> Json:
+    made: Json = {"name": use.name, "utilization": f"{share:.2f}"}
+    if use.team:
+        made["team"] = use.team
+    if budget.max_tokens is not None:
+        made["tokensUsed"] = use.tokens
+    if budget.max_usd is not None:
+        made["usdUsed"] = f"{use.usd:.4f}"
     return made
 
 

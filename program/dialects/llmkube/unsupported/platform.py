@@ -114,11 +114,12 @@ def _of_access(spec: ServiceSpec, annotations: Mapping[str, str], desired: Desir
             yield unsupported_field(
                 f"metadata.annotations[{name}]", f"has no effect with {keys.ANNOTATION_EXPOSE}: {way}"
             )
-    if annotations.get(keys.ANNOTATION_API_KEY_SECRET) and desired.api_key is None:
-        yield unsupported_field(
-            f"metadata.annotations[{keys.ANNOTATION_API_KEY_SECRET}]",
-            f"runtime {spec.runtime} takes no API key from its environment, so requests need no key",
-        )
+    for name in (keys.ANNOTATION_API_KEY_SECRET, keys.ANNOTATION_ENGINE_KEY):
+        if annotations.get(name, "") not in ("", "false") and desired.api_key is None:
+            yield unsupported_field(
+                f"metadata.annotations[{name}]",
+                f"runtime {spec.runtime} takes no API key from its environment, so requests need no key",
+            )
 
 
 def _of_checks(annotations: Mapping[str, str], desired: DesiredService) -> Iterator[Problem]:

@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.routers.anthropic import (
-    AnswerIncomplete,
-    NotTranslatable,
-    StreamedAnswer,
-    WholeAnswer,
-    WholeError,
-    request,
-)
+from gateway.routers.anthropic import StreamedAnswer, WholeAnswer, WholeError, request
+from gateway.routers.chat import AnswerIncomplete, NotTranslatable
 
 USER = {"role": "user", "content": "Hi"}
 

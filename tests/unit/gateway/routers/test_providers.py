@@ -6,7 +6,7 @@ import gzip
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,32 +14,17 @@ from typing import Any
 import pytest
 
 from gateway.routers.runtime import RouterState
-from program.desired.router import ExternalModel, HealthCheck, Router, RouterBackend, Rule
-from tests.support.gateways import CHAT, OK, Answer, Engine, Front, says
+from program.desired.router import ExternalModel, HealthCheck, RouterBackend
+from tests.support import routed_providers
+from tests.support.gateways import OK, Engine, Front, says
 from tests.support.loop import eventually
+from tests.support.routed_providers import AT_ROUTER, Make, body, events, streamed
 from tests.support.tls_server import TlsServer
 
-AT_ROUTER = f"/routers/prod/r{CHAT}"
 SECRETS = {
     "one": {"OPENAI_API_KEY": "sk-one", "ANTHROPIC_API_KEY": "ant-one"},
     "two": {"OPENAI_API_KEY": "sk-two"},
 }
-
-
-@pytest.fixture
-def make_provider(tmp_path: Path) -> Iterator[Callable[..., TlsServer]]:
-    made: list[TlsServer] = []
-
-    def make(answer: Answer = OK, **options: Any) -> TlsServer:
-        made.append(TlsServer(answer, tmp_path, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-Make = Callable[..., TlsServer]
 
 
 def external(provider: TlsServer, kind: Any = "openai", secret: str = "one", name: str = "x") -> RouterBackend:
@@ -49,38 +34,7 @@ def external(provider: TlsServer, kind: Any = "openai", secret: str = "one", nam
 def route(
     front: Front, provider: TlsServer, *backends: RouterBackend, secrets: Mapping[str, Any] | None = None
 ) -> RouterState:
-    router = Router("prod", "r", backends, (Rule("all", tuple(each.name for each in backends)),))
-    state = RouterState(router, SECRETS if secrets is None else secrets)
-    front.server.backends.routers.connections.tls = provider.trusted
-    front.server.set_routers([state])
-    eventually(lambda: front.server.backends.routers.states() == (state,), what="the router")
-    return state
-
-
-def body(**fields: Any) -> dict[str, Any]:
-    return {"model": "public", "messages": [{"role": "user", "content": "Hi"}]} | fields
-
-
-def streamed(front: Front, **fields: Any) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
-    try:
-        connection.request("POST", AT_ROUTER, json.dumps(body(stream=True, **fields)))
-        return connection.getresponse().read()
-    finally:
-        connection.close()
-
-
-def events(*parts: bytes, ends: bool = True) -> Answer:
-    def answer(connection: socket.socket, _head: bytes, _body: bytes) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-        for part in parts:
-            connection.sendall(b"%x\r\n%b\r\n" % (len(part), part))
-        if ends:
-            connection.sendall(b"0\r\n\r\n")
-        else:
-            connection.close()
-
-    return answer
+    return routed_providers.route(front, provider, *backends, secrets=SECRETS if secrets is None else secrets)
 
 
 def test_an_openai_provider_gets_its_own_key_and_model_and_nothing_else_of_the_client(

@@ -1,0 +1,100 @@
+"""Makes the keys of engines that only the gateway knows (annotation `herdsman.dev/engine-key`), outside engine runs.
+
+The controller calls `ensure` in each pass of such a service. A state must contain no key, and the loop reads no Secret:
+it may create one, and learns from the refusal of the API server that it exists. So a key is never seen again here.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import secrets
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import AlreadyExists, BadRequest, Forbidden, Invalid
+from kubeapi.json_types import Json
+from kubeapi.rest import METADATA
+from program.desired.facts import Problem
+from program.desired.keys import ANNOTATION_ENGINE_KEY, ServiceKey
+from program.desired.service import DesiredService
+
+REASON_FAILED = "EngineKeyFailed"
+LOOK_EVERY = datetime.timedelta(minutes=9)
+"""A pass makes sure of the Secret again after this time, which is shorter than the time between two passes."""
+KEY_BYTES = 32
+
+log = structlog.get_logger(__name__)
+
+
+class EngineKeys:
+    """Keeps the Secret with the engine's key of each service that wants one. Thread-safe for different services."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: dict[ServiceKey, datetime.datetime] = {}
+
+    def ensure(self, key: ServiceKey, desired: DesiredService) -> Problem | None:
+        """Create the Secret unless it exists; None on success.
+
+        One request for a service after a start, one every `LOOK_EVERY` at most after that. Raises ApiError when the
+        API server does not answer.
+        """
+        reference, now = desired.engine_key, self._clock()
+        if reference is None or desired.owner is None:
+            return None
+        with self._lock:
+            seen = self._seen.get(key)
+        if seen is not None and now - seen < LOOK_EVERY:
+            return None
+        why = ""
+        try:
+            self._create(key, _secret(desired))
+            log.info("Made the key of an engine", service=str(key), secret=reference.name)
+        except AlreadyExists:
+            pass
+        except Forbidden:
+            why = "may not be made; grant the loop create on Secrets, as `herdsman install --gateway` does"
+        except (Invalid, BadRequest) as error:
+            # The messages of errors may repeat the request, which contains the key.
+            why = f"was refused by the API server ({error.reason})"
+        if why:
+            return Problem(reason=REASON_FAILED, message=f"Secret `{reference.name}`, the key of the engine, {why}")
+        with self._lock:
+            self._seen[key] = now
+        return None
+
+    def drop_service(self, key: ServiceKey) -> None:
+        """Drop the record of a deleted service. Its Secret is deleted with the custom resource that owns it."""
+        with self._lock:
+            self._seen.pop(key, None)
+
+    def _create(self, key: ServiceKey, body: Json) -> None:
+        query = {"fieldManager": naming.FIELD_MANAGER}
+        self._client.request("POST", kinds.SECRETS.path(key.namespace), query=query, body=body, accept=METADATA)
+
+
+def _secret(desired: DesiredService) -> Json:
+    assert desired.engine_key is not None
+    text = f"hde-{secrets.token_urlsafe(KEY_BYTES)}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": naming.object_metadata(
+            desired, desired.engine_key.name, naming.selector_labels(desired), {ANNOTATION_ENGINE_KEY: "true"}
+        ),
+        "data": {desired.engine_key.key: base64.b64encode(text.encode()).decode()},
+    }

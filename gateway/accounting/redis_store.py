@@ -1,0 +1,281 @@
+"""The store of the accounts by Redis's protocol, in Redis or Valkey, for several gateways.
+
+`stores` makes it. All keys begin with `{herdsman-gateway}`. None is ever searched for: each is known, or in an index.
+
+| key | content |
+|---|---|
+| `:spent:WINDOW:SCOPE` | what is charged to a counter; it disappears a day after its window ended |
+| `:counters:PART` | the counters whose scopes begin with `PART/`, by the end of their windows; `:parts` has all parts |
+| `:held:GATEWAY` | all that a gateway has reserved; it disappears when the gateway writes no more |
+| `:gateways`, `:batch:GATEWAY` | when a gateway wrote last, and the number of its last batch |
+| `:usage:HOUR`, `:hours` | the usage of an hour, for `USAGE_KEPT_S`; all hours with usage |
+
+`exchange.lua` carries a job out in one step. A script is sent by its digest, and as a whole where the server does not
+know it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.resources
+import ipaddress
+import json
+import os
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from gateway.accounting.ledger_job import ALIVE_S, KEPT_S, MOST_READ, Counter, Done, Job, Outcome, Usage
+from gateway.accounting.limits import Limit, Standing, Unit
+from gateway.accounting.resp import Reply, RespBroken, RespConnection, RespError, Server
+from gateway.accounting.stores import (
+    CONNECT_TIMEOUT_S,
+    STATEMENT_TIMEOUT_S,
+    VARIABLE,
+    StoreAway,
+    StoreInvalid,
+    ValuesRefused,
+)
+from gateway.accounting.usage_report import UsageBy, UsageRow
+from gateway.price import MOST_SUM
+
+PREFIX = "{herdsman-gateway}"
+SCHEMES = {"redis": False, "valkey": False, "rediss": True, "valkeys": True}
+"""Whether a scheme of an address means TLS."""
+PASSWORD_VARIABLE = "REDISCLI_AUTH"  # noqa: S105 - the name of a variable, that of redis-cli
+USAGE_KEPT_S = 90 * 86400
+"""How long the usage of an hour is kept. Redis holds it in memory."""
+_HOURS_AT_ONCE = 100
+
+
+class RedisStore:
+    """A database of a Redis or Valkey server. It opens a connection when it is used."""
+
+    def __init__(self, url: str, *, environment: Mapping[str, str] = os.environ) -> None:
+        """Raises StoreInvalid for a wrong address, without any part of it that may be secret."""
+        self._server = _server(url, environment)
+        self.name = f"redis://{self._server.host}:{self._server.port}/{self._server.database}"
+        self._connection: RespConnection | None = None
+
+    def exchange(self, job: Job) -> Done:
+        limits = list(dict.fromkeys(limit for ask in job.asks for limit in ask.limits))
+        numbers = {limit: number for number, limit in enumerate(limits, 1)}
+        request = {
+            "gateway": job.gateway,
+            "most": str(MOST_SUM),
+            "alive_s": ALIVE_S,
+            "kept_s": KEPT_S,
+            "usage_kept_s": USAGE_KEPT_S,
+            "batch": job.batch.number,
+            "spent": [[*counter, end, str(amount)] for counter, (end, amount) in job.batch.spent.items()],
+            "usage": [
+                [key.hour, json.dumps([key.key_id, key.team, key.model]), key.key_name, _sums(usage)]
+                for key, usage in job.batch.usage.items()
+            ],
+            "held": [[*counter, str(amount)] for counter, amount in job.held.items()],
+            "limits": [
+                [each.scope, each.window_s, each.origin_s, str(each.maximum), int(each.unit is Unit.REQUESTS)]
+                for each in limits
+            ],
+            "asks": [[[numbers[limit], str(ask.cost.of(limit.unit))] for limit in ask.limits] for ask in job.asks],
+        }
+        try:
+            data = json.dumps(request, ensure_ascii=False).encode()
+        except UnicodeError as error:
+            raise ValuesRefused(str(error)) from None
+        with self._using() as connection:
+            seconds, micros, windows, outcomes, known = _items(_script(connection, data))
+            now_s = _number(seconds) + _number(micros) / 1e6
+            starts = dict(zip(limits, map(_number, _items(windows)), strict=True))
+            asked = zip(job.asks, map(_items, _items(outcomes)), strict=True)
+            return Done(
+                [_outcome(ask.limits, refused, used, starts, now_s) for ask, (refused, used) in asked],
+                {_counter(_text(name)): _number(amount) for name, amount in map(_items, _items(known))},
+            )
+
+    def clean(self) -> None:
+        with self._using() as connection:
+            before = _number(_items(connection.call("TIME"))[0]) - KEPT_S
+            indexes = [f"{PREFIX}:gateways"]
+            indexes += [
+                f"{PREFIX}:counters:{_text(part)}" for part in _items(connection.call("SMEMBERS", f"{PREFIX}:parts"))
+            ]
+            commands = [("ZREMRANGEBYSCORE", each, "-inf", before) for each in indexes]
+            commands.append(("ZREMRANGEBYSCORE", f"{PREFIX}:hours", "-inf", before + KEPT_S - USAGE_KEPT_S))
+            _all(connection, commands)
+
+    def leave(self, gateway: str) -> None:
+        with self._using() as connection:
+            connection.call("ZREM", f"{PREFIX}:gateways", gateway)
+            connection.call("DEL", f"{PREFIX}:held:{gateway}", f"{PREFIX}:batch:{gateway}")
+
+    def usage_since(self, since_s: float, by: UsageBy) -> list[UsageRow]:
+        sums: dict[tuple[str, str], Usage] = {}
+        with self._using() as connection:
+            begin = f"({int(since_s) - 3600}"
+            hours = [_text(each) for each in _items(connection.call("ZRANGEBYSCORE", f"{PREFIX}:hours", begin, "+inf"))]
+            for at in range(0, len(hours), _HOURS_AT_ONCE):
+                some = hours[at : at + _HOURS_AT_ONCE]
+                replies = _all(connection, [("HGETALL", f"{PREFIX}:usage:{hour}") for hour in some])
+                for hour, reply in zip(some, replies, strict=True):
+                    for name, usage in _usages(hour, _items(reply), by):
+                        sums[name] = sums.get(name, Usage()).plus(usage)
+        rows = [UsageRow(name, key_id, usage) for (name, key_id), usage in sums.items()]
+        if by is UsageBy.HOUR:
+            return sorted(rows, key=lambda row: int(row.name))
+        return sorted(rows, key=lambda row: (-row.usage.prompt_tokens - row.usage.completion_tokens, row[:2]))
+
+    def spent(self, beginning: str) -> dict[Counter, int]:
+        part = beginning.partition("/")[0]
+        with self._using() as connection:
+            now = _number(_items(connection.call("TIME"))[0])
+            index = f"{PREFIX}:counters:{part}"
+            names = [_text(each) for each in _items(connection.call("ZRANGEBYSCORE", index, f"({now}", "+inf"))]
+            counters = {name: _counter(name) for name in names}
+            wanted = [
+                name for name, each in counters.items() if each.scope.startswith(beginning) and each.window <= now
+            ][:MOST_READ]
+            amounts = _all(connection, [("GET", f"{PREFIX}:spent:{name}") for name in wanted])
+            found = {counters[name]: _number(amount or b"0") for name, amount in zip(wanted, amounts, strict=True)}
+        return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[RespConnection]:
+        try:
+            if self._connection is None:
+                self._connection = RespConnection(
+                    self._server, connect_s=CONNECT_TIMEOUT_S, reply_s=STATEMENT_TIMEOUT_S
+                )
+            yield self._connection
+        except (RespBroken, RespError) as error:
+            self.close()
+            raise StoreAway(str(error)) from None
+        except (ValueError, TypeError) as error:
+            self.close()
+            raise StoreAway(f"the server's reply is not valid: {error}") from None
+
+
+def _server(url: str, environment: Mapping[str, str]) -> Server:
+    try:
+        parts = urlsplit(url)
+        options = parse_qs(parts.query, strict_parsing=bool(parts.query))
+        port, host = parts.port or 6379, parts.hostname or ""
+        database = int(parts.path.strip("/") or 0)
+    except ValueError:
+        raise StoreInvalid(f"{VARIABLE} is not a valid address, as in rediss://HOST:6379/0") from None
+    if not host or database < 0 or parts.scheme not in SCHEMES or options.keys() - {"tls", "ca_file"}:
+        raise StoreInvalid(f"{VARIABLE} is not a valid address, as in rediss://HOST:6379/0?ca_file=/etc/ca.crt")
+    tls = None
+    if SCHEMES[parts.scheme]:
+        try:
+            tls = ssl.create_default_context(cafile=options.get("ca_file", [None])[0])
+        except (OSError, ssl.SSLError) as error:
+            raise StoreInvalid(f"{VARIABLE}: the ca_file cannot be read: {error}") from None
+    elif not _is_loopback(host) and options.get("tls") != ["disable"]:
+        raise StoreInvalid(
+            f"{VARIABLE} names a server without TLS, to which the password and the usage would go in plain text; "
+            "write rediss://, or add ?tls=disable if nobody else is in the network"
+        )
+    return Server(
+        host,
+        port,
+        database,
+        unquote(parts.username or ""),
+        unquote(parts.password or "") or environment.get(PASSWORD_VARIABLE, ""),
+        tls,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@cache
+def _exchange_script() -> tuple[bytes, str]:
+    script = importlib.resources.files("gateway.accounting").joinpath("exchange.lua").read_bytes()
+    return script, hashlib.sha1(script).hexdigest()  # noqa: S324 - the name that the protocol gives it
+
+
+def _script(connection: RespConnection, data: bytes) -> Reply:
+    script, digest = _exchange_script()
+    try:
+        return connection.call("EVALSHA", digest, 1, PREFIX, data)
+    except RespError as error:
+        if error.code != "NOSCRIPT":
+            raise
+    return connection.call("EVAL", script, 1, PREFIX, data)
+
+
+def _outcome(
+    limits: Sequence[Limit], refused: Reply, used: Reply, starts: Mapping[Limit, int], now_s: float
+) -> Outcome:
+    amounts = map(_number, _items(used))
+    standings = tuple(Standing(limit, starts[limit], amount) for limit, amount in zip(limits, amounts, strict=True))
+    number = _number(refused)
+    return Outcome(standings, standings[number - 1] if number else None, now_s)
+
+
+def _sums(usage: Usage) -> list[list[str]]:
+    return [[name, str(value)] for name, value in zip(Usage._fields, usage, strict=True) if value]
+
+
+def _usages(hour: str, fields: list[Reply], by: UsageBy) -> Iterator[tuple[tuple[str, str], Usage]]:
+    """Yield the usage of an hour, by what it is summed for: its name, and a key's id."""
+    texts = [_text(each) for each in fields]
+    values = dict(zip(texts[::2], texts[1::2], strict=True))
+    for field, key_name in values.items():
+        if field.startswith("name:"):
+            identity = field.removeprefix("name:")
+            key_id, team, model = json.loads(identity)
+            usage = Usage(*(int(values.get(f"{name}:{identity}", 0)) for name in Usage._fields))
+            match by:
+                case UsageBy.KEY:
+                    yield (key_name, key_id), usage
+                case UsageBy.TEAM:
+                    yield (team, ""), usage
+                case UsageBy.MODEL:
+                    yield (model, ""), usage
+                case UsageBy.HOUR:
+                    yield (hour, ""), usage
+
+
+def _all(connection: RespConnection, commands: Sequence[Sequence[Any]]) -> list[Reply]:
+    """Send commands together; return their replies. Raises RespError."""
+    found: list[Reply] = []
+    for reply in connection.pipeline(commands) if commands else ():
+        if isinstance(reply, RespError):
+            raise reply
+        found.append(reply)
+    return found
+
+
+def _counter(name: str) -> Counter:
+    window, _, scope = name.partition(":")
+    return Counter(scope, int(window))
+
+
+def _items(reply: Reply) -> list[Reply]:
+    if not isinstance(reply, list):
+        raise TypeError("a list was expected")
+    return reply
+
+
+def _text(reply: Reply) -> str:
+    if not isinstance(reply, bytes):
+        raise TypeError("a text was expected")
+    return reply.decode()
+
+
+def _number(reply: Reply) -> int:
+    return reply if isinstance(reply, int) else int(_text(reply))

@@ -1,0 +1,324 @@
+"""What gateways' jobs do to the counters of a store, in each database that can be one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+import pytest
+
+from gateway.accounting.ledger_job import Ask, Batch, Counter, Job, Outcome, Usage, UsageKey
+from gateway.accounting.limits import Cost, Limit, Unit
+from gateway.accounting.redis_store import PREFIX, RedisStore
+from gateway.accounting.stores import PostgresStore, SqliteStore, SqlStore, Store, StoreAway, ValuesRefused
+from gateway.accounting.usage_report import UsageBy
+from gateway.price import MOST_SUM
+from tests.support.postgres import PASSWORD, Postgres
+from tests.support.redis import Redis
+
+REQUESTS = Limit("key/a/requests", Unit.REQUESTS, 3, 10**9)
+TOKENS = Limit("key/a/tokens", Unit.TOKENS, 100, 10**9, is_budget=True)
+COUNTER = Counter(TOKENS.scope, TOKENS.window(10**9 + 1))
+KEY = UsageKey(int(time.time()) // 3600 * 3600 - 3600, "a", "ci", "ml", "prod/chat")
+NO_BATCH = Batch(0, {}, {})
+
+
+class World(Protocol):
+    """One empty database, and what a test does to it beside the gateways."""
+
+    def open(self) -> Store:
+        """Return the store as another gateway would open it."""
+
+    def age(self, gateway: str, seconds: int) -> None:
+        """Have a gateway written last so long ago."""
+
+    def knows(self, gateway: str) -> bool:
+        """Return whether the database has anything of a gateway's life."""
+
+
+class SqlWorld:
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    def age(self, gateway: str, seconds: int) -> None:
+        with self._store.transaction() as transaction:
+            sql = "UPDATE herdsman_gateway_instances SET seen = ? WHERE gateway = ?"
+            transaction.execute(sql, int(time.time()) - seconds, gateway)
+
+    def knows(self, gateway: str) -> bool:
+        with self._store.transaction() as transaction:
+            found = [
+                transaction.execute(f"SELECT gateway FROM herdsman_gateway_{table} WHERE gateway = ?", gateway)
+                for table in ("instances", "reserved")
+            ]
+        return any(found)
+
+
+class SqliteWorld(SqlWorld):
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        super().__init__(SqliteStore(self._path))
+
+    def open(self) -> Store:
+        return SqliteStore(self._path)
+
+
+class PostgresWorld(SqlWorld):
+    def __init__(self, server: Postgres) -> None:
+        self._server = server
+        store = self.open()
+        with store.transaction() as transaction:
+            for table in ("spent", "reserved", "instances", "usage"):
+                transaction.execute(f"TRUNCATE herdsman_gateway_{table}")
+        super().__init__(store)
+
+    def open(self) -> PostgresStore:
+        return PostgresStore(self._server.url.replace("herdsman@", f"herdsman:{quote(PASSWORD, safe='')}@"))
+
+
+class RedisWorld:
+    def __init__(self, server: Redis) -> None:
+        self._server = server
+        server.call("FLUSHALL")
+
+    def open(self) -> Store:
+        return RedisStore(self._server.url, environment=self._server.environment)
+
+    def age(self, gateway: str, seconds: int) -> None:
+        self._server.call("ZADD", f"{PREFIX}:gateways", int(time.time()) - seconds, gateway)
+
+    def knows(self, gateway: str) -> bool:
+        return self._server.call("ZSCORE", f"{PREFIX}:gateways", gateway) is not None
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    running = Postgres()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    running = Redis()
+    yield running
+    running.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    match request.param:
+        case "sqlite":
+            return SqliteWorld(tmp_path / "new" / "gateway.db")
+        case "postgresql":
+            return PostgresWorld(request.getfixturevalue("postgres"))
+        case _:
+            return RedisWorld(request.getfixturevalue("redis"))
+
+
+@pytest.fixture
+def store(world: World) -> Iterator[Store]:
+    made = world.open()
+    yield made
+    made.close()
+
+
+def exchange(
+    store: Store, gateway: str, batch: Batch, *asks: Ask, held: dict[Counter, int] | None = None
+) -> list[Outcome]:
+    return store.exchange(Job(gateway, batch, asks, held or {})).outcomes
+
+
+def granted(outcomes: list[Outcome]) -> list[bool]:
+    return [each.refused_by is None for each in outcomes]
+
+
+def spent(store: Store) -> dict[str, int]:
+    return {counter.scope: amount for counter, amount in store.spent("key/").items()}
+
+
+def ask(tokens: int, *limits: Limit) -> Ask:
+    return Ask(limits or (TOKENS,), Cost(tokens))
+
+
+def test_requests_are_granted_up_to_the_limit_and_in_their_order(store: Store) -> None:
+    assert granted(exchange(store, "g", NO_BATCH, *[ask(10, REQUESTS)] * 5)) == [True, True, True, False, False]
+    assert granted(exchange(store, "h", NO_BATCH, ask(10, REQUESTS))) == [False]
+    assert spent(store)[REQUESTS.scope] == 3
+
+
+def test_a_large_request_does_not_keep_a_small_one_back(store: Store) -> None:
+    assert granted(exchange(store, "g", NO_BATCH, ask(60), ask(60), ask(40), ask(1))) == [True, False, True, False]
+
+
+def test_a_request_that_one_limit_refuses_uses_up_no_other(store: Store) -> None:
+    refused = exchange(store, "g", NO_BATCH, ask(101, REQUESTS, TOKENS))
+    assert granted(refused) == [False]
+    assert refused[0].refused_by is not None and refused[0].refused_by.limit is TOKENS
+    assert spent(store).get(REQUESTS.scope, 0) == 0
+
+
+def test_reservations_of_all_gateways_count_until_they_are_charged(store: Store) -> None:
+    assert granted(exchange(store, "g", NO_BATCH, ask(60))) == [True]
+    assert granted(exchange(store, "h", NO_BATCH, ask(60))) == [False]
+    charged = Batch(1, {COUNTER: (COUNTER.window + TOKENS.window_s, 25)}, {})
+    exchange(store, "g", charged, held={})
+    assert granted(exchange(store, "h", NO_BATCH, ask(75))) == [True]
+    assert granted(exchange(store, "h", NO_BATCH, ask(1), held={COUNTER: 75})) == [False]
+    assert spent(store)[TOKENS.scope] == 25
+
+
+def test_a_batch_is_charged_once_however_often_it_is_sent(store: Store) -> None:
+    batch = Batch(1, {COUNTER: (COUNTER.window + TOKENS.window_s, 25)}, {KEY: Usage(1, prompt_tokens=20, nano_usd=7)})
+    for _ in range(3):
+        exchange(store, "g", batch)
+    exchange(store, "h", batch)
+    assert spent(store)[TOKENS.scope] == 50
+    (row,) = store.usage_since(KEY.hour, UsageBy.KEY)
+    assert (row.name, row.key_id, row.usage) == ("ci", "a", Usage(2, prompt_tokens=40, nano_usd=14))
+
+
+def test_the_reservations_of_an_ended_gateway_count_no_longer(world: World, store: Store) -> None:
+    assert granted(exchange(store, "killed", NO_BATCH, ask(100))) == [True]
+    assert granted(exchange(store, "h", NO_BATCH, ask(1))) == [False]
+    world.age("killed", 61)
+    assert granted(exchange(store, "h", NO_BATCH, ask(100))) == [True]
+    store.clean()
+    assert granted(exchange(store, "i", NO_BATCH, ask(1))) == [False], "a gateway that runs keeps its reservations"
+    store.leave("h")
+    assert granted(exchange(store, "i", NO_BATCH, ask(100))) == [True]
+    world.age("killed", 2 * 86400)
+    store.clean()
+    assert not world.knows("killed")
+    assert world.knows("i")
+
+
+def test_what_is_charged_is_read_by_the_beginning_of_a_scope_while_its_window_lasts(store: Store) -> None:
+    now = int(time.time())
+    batch = {
+        Counter("router/a/r/b/tokens", now - 10): (now + 90, 7),
+        Counter("router/a/r_b/tokens", now - 10): (now + 90, 9),
+        Counter("router/a/r/b/tokens", now - 110): (now - 10, 5),
+        Counter("router/a/r/b/tokens", now + 90): (now + 190, 3),
+    }
+    exchange(store, "g", Batch(1, batch, {}))
+    assert store.spent("router/a/r/") == {Counter("router/a/r/b/tokens", now - 10): 7}
+    assert [amount for _, amount in store.spent("router/").items()] == [9, 7]
+
+
+def test_usage_is_summed_by_key_team_model_and_hour(store: Store) -> None:
+    usage = {
+        KEY: Usage(2, 1, 0, 0, 30, 10, 5, 9),
+        KEY._replace(hour=KEY.hour + 3600): Usage(1, prompt_tokens=1),
+        KEY._replace(key_id="b", key_name="alice", model="prod/code"): Usage(1, prompt_tokens=90),
+    }
+    exchange(store, "g", Batch(1, {}, usage))
+
+    def names(by: UsageBy, since_s: float = KEY.hour) -> list[tuple[str, int]]:
+        return [(row.name, row.usage.prompt_tokens) for row in store.usage_since(since_s, by)]
+
+    assert names(UsageBy.KEY) == [("alice", 90), ("ci", 31)]
+    assert names(UsageBy.TEAM) == [("ml", 121)]
+    assert names(UsageBy.MODEL) == [("prod/code", 90), ("prod/chat", 31)]
+    assert names(UsageBy.HOUR) == [(str(KEY.hour), 120), (str(KEY.hour + 3600), 1)]
+    assert names(UsageBy.HOUR, since_s=KEY.hour + 3600) == [(str(KEY.hour + 3600), 1)]
+
+
+def test_amounts_of_any_size_are_summed_exactly_and_stay_below_the_largest(store: Store) -> None:
+    end = COUNTER.window + TOKENS.window_s
+    large = 2**53 + 1
+    for number in (1, 2):
+        exchange(store, "g", Batch(number, {COUNTER: (end, large)}, {KEY: Usage(1, nano_usd=large)}))
+    assert spent(store) == {TOKENS.scope: 2 * large}
+    assert store.usage_since(KEY.hour, UsageBy.KEY)[0].usage.nano_usd == 2 * large
+    exchange(store, "g", Batch(3, {COUNTER: (end, MOST_SUM)}, {}))
+    assert spent(store) == {TOKENS.scope: MOST_SUM}
+    exchange(store, "g", Batch(4, {COUNTER: (end, -MOST_SUM + 7)}, {}))
+    assert spent(store) == {TOKENS.scope: 7}
+
+
+def test_values_that_no_database_holds_are_refused_and_nothing_of_their_job_is_written(store: Store) -> None:
+    end = COUNTER.window + TOKENS.window_s
+    batch = {COUNTER: (end, 5), Counter("key/\ud800/tokens", COUNTER.window): (end, 5)}
+    with pytest.raises(ValuesRefused):
+        exchange(store, "g", Batch(1, batch, {}))
+    assert spent(store) == {}
+    exchange(store, "g", Batch(1, {COUNTER: (end, 5)}, {}))
+    assert spent(store) == {TOKENS.scope: 5}
+
+
+def test_gateways_that_ask_together_get_no_more_than_the_limit(world: World) -> None:
+    limit = Limit("key/b/tokens", Unit.TOKENS, 500, 10**9)
+    barrier = threading.Barrier(4)
+
+    def gateway(name: str) -> int:
+        store, held = world.open(), 0
+        barrier.wait(30)
+        for _ in range(20):
+            now = time.time()
+            counter = Counter(limit.scope, limit.window(now))
+            outcomes = exchange(store, name, NO_BATCH, *[ask(7, limit)] * 5, held={counter: held})
+            held += 7 * sum(granted(outcomes))
+        store.close()
+        return held
+
+    with ThreadPoolExecutor(4) as pool:
+        held = list(pool.map(gateway, ["a", "b", "c", "d"]))
+    assert sum(held) == 497, "71 requests of 7 tokens fit into 500"
+
+
+# --- Redis alone ------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_lost_its_scripts_gets_them_again(redis: Redis) -> None:
+    store = RedisWorld(redis).open()
+    assert granted(exchange(store, "g", NO_BATCH, ask(60))) == [True]
+    redis.call("SCRIPT", "FLUSH")
+    assert granted(exchange(store, "g", NO_BATCH, ask(60), held={COUNTER: 60})) == [False]
+    store.close()
+
+
+def test_all_keys_end_by_themselves_or_are_in_an_index(redis: Redis) -> None:
+    store = RedisWorld(redis).open()
+    batch = Batch(1, {COUNTER: (COUNTER.window + TOKENS.window_s, 5)}, {KEY: Usage(1, prompt_tokens=3)})
+    exchange(store, "g", batch, ask(10), ask(1, REQUESTS))
+    keys = redis.call("KEYS", "*")
+    assert isinstance(keys, list)
+    lasting = {key for key in keys if redis.call("TTL", key) == -1}
+    names = ("counters:key", "gateways", "hours", "parts")
+    assert lasting == {f"{PREFIX}:{name}".encode() for name in names}
+    store.close()
+
+
+def test_tls_is_verified_and_a_wrong_password_is_not_repeated() -> None:
+    server = Redis(tls=True)
+    try:
+        store = RedisStore(server.url, environment=server.environment)
+        assert granted(exchange(store, "g", NO_BATCH, ask(60))) == [True]
+        store.close()
+        for url, environment in (
+            (server.url.partition("?")[0], server.environment),
+            (server.url, {"REDISCLI_AUTH": "a wrong password"}),
+            (server.url, {}),
+        ):
+            with pytest.raises(StoreAway) as caught:
+                RedisStore(url, environment=environment).spent("key/")
+            assert "password," not in str(caught.value) and "wrong password" not in str(caught.value)
+    finally:
+        server.close()
+
+
+def test_a_server_that_went_is_used_again_when_it_is_back(redis: Redis) -> None:
+    store = RedisWorld(redis).open()
+    exchange(store, "g", Batch(1, {COUNTER: (COUNTER.window + TOKENS.window_s, 5)}, {}))
+    redis.stop()
+    with pytest.raises(StoreAway):
+        exchange(store, "g", Batch(1, {}, {}))
+    redis.start()
+    assert spent(store) == {TOKENS.scope: 5}
+    store.close()

@@ -1,0 +1,16 @@
+"""What a static fleet lacks is named, with what to do instead."""
+
+from __future__ import annotations
+
+from program.desired.engines import SecretKey
+from program.static.without_loop import unsupported_without_loop
+from tests.support.builders import service
+
+
+def test_a_key_that_only_the_loop_makes_has_to_be_made_by_hand() -> None:
+    key = SecretKey(name="chat-engine-key", key="api-key")
+    annotations = {"herdsman.dev/engine-key": "true"}
+    [problem] = unsupported_without_loop(annotations, service(engine_key=key, api_key=key))
+    assert problem.field == "metadata.annotations[herdsman.dev/engine-key]"
+    assert "create Secret `chat-engine-key`" in problem.message
+    assert list(unsupported_without_loop({}, service())) == []
