@@ -48,7 +48,9 @@ LOOP = (
     Permission(LLMKUBE, ("models",), FOLLOW),
     Permission(LLMKUBE, ("inferenceservices",), READ),
     Permission(
-        LLMKUBE, ("models/status", "inferenceservices/status", "gpuquotas/status", "modelrouters/status"), ("patch",)
+        LLMKUBE,
+        ("models/status", "inferenceservices/status", "gpuquotas/status", "modelrouters/status", "modelpools/status"),
+        ("patch",),
     ),
     Permission(
         LLMKUBE,
@@ -56,7 +58,7 @@ LOOP = (
         ("update",),
         OWNING,
     ),
-    Permission(LLMKUBE, ("gpuquotas", "modelrouters"), FOLLOW),
+    Permission(LLMKUBE, ("gpuquotas", "modelrouters", "modelpools"), FOLLOW),
     Permission(OURS, ("hostprocesses",), MAKE),
     Permission(
         OURS,
@@ -276,13 +278,13 @@ AGENT_LEASES = (Permission("coordination.k8s.io", ("leases",), ("get", "create",
 
 _WRITE = ("create", "update", "patch", "delete")
 USER_VIEW = (
-    Permission(LLMKUBE, ("models", "inferenceservices", "gpuquotas", "modelrouters"), READ),
+    Permission(LLMKUBE, ("models", "inferenceservices", "gpuquotas", "modelrouters", "modelpools"), READ),
     Permission(OURS, ("hostprocesses",), READ),
     Permission(OURS, ("hosts",), READ, "Cluster-scoped: has an effect only with a ClusterRoleBinding."),
 )
 """For a person who looks at services: Herdsman's kinds, besides Kubernetes' role `view`."""
 
-USER_EDIT = (*USER_VIEW, Permission(LLMKUBE, ("models", "inferenceservices", "modelrouters"), _WRITE))
+USER_EDIT = (*USER_VIEW, Permission(LLMKUBE, ("models", "inferenceservices", "modelrouters", "modelpools"), _WRITE))
 """For a person who writes services: Herdsman's kinds, besides Kubernetes' role `edit`."""
 
 _KSERVE_KINDS = ("llminferenceservices", "llminferenceserviceconfigs")

@@ -14,7 +14,7 @@ from automation.hosts.hosted import without_agent
 from automation.hosts.registry import HostProposal
 from automation.reconcile.node_paths import check_node_paths
 from automation.reconcile.observe import Observed
-from automation.serving.scaling import scaled_elsewhere
+from automation.serving.scaling import pool_mark, scaled_elsewhere
 from automation.serving.sleep import SleepController
 from automation.serving.sleep_rule import State, hosted_sleep, sleeping_replicas
 from components import naming
@@ -42,6 +42,8 @@ class Desired:
     """Whether changes are made, wait for approval, or are not made."""
     sleep: State = ""
     """`asleep`: the service is unused and rendered without replicas. `waking`: it starts again. Empty: neither."""
+    pool: str = ""
+    """The ModelPool in which the service waits for its turn while it is `asleep`; empty for none."""
     problem: Problem | None = None
     unsupported: tuple[Problem, ...] = ()
     retry_after_s: float | None = None
@@ -69,14 +71,17 @@ class Desirer:
             mode = mode_of(cr, self.cluster.namespace_annotations(key.namespace))
             parsed = dialect.parse(cr, look)
             check_node_paths(parsed.node_paths, options.node_path_roots)
-            hosts = registry.propose(parsed.desired, created=str(cr["metadata"].get("creationTimestamp", "")))
-            service = registry.with_hosts(parsed.desired, hosts)
+            member = self.sleep.turns.with_group(parsed.desired)
+            hosts = registry.propose(member, created=str(cr["metadata"].get("creationTimestamp", "")))
+            service = registry.with_hosts(member, hosts)
             sleep = self._sleep_state(key, service, observed, mode)
+            pool = self.sleep.pool(key, observed) if mode == "Apply" else pool_mark(observed.deployment)
             options = options.model_copy(
                 update={
                     "claim_exists": self._claim_exists(key, observed, options),
                     "scaled_elsewhere": scaled_elsewhere(service, observed.deployment),
                     "asleep": sleep == "asleep",
+                    "pool": pool,
                 }
             )
             return Desired(
@@ -85,6 +90,7 @@ class Desirer:
                 hosts=hosts,
                 mode=mode,
                 sleep=sleep,
+                pool=pool,
                 unsupported=(
                     *parsed.unsupported,
                     *unsupported_by_cluster(service, options),

@@ -140,3 +140,12 @@ def follow_quiet(before: Quiet | None, readings: dict[str, Activity] | None) -> 
 def quiet_for_s(quiet: Quiet, readings: dict[str, Activity]) -> float:
     """Return how long the service certainly did not work: up to the oldest of the last readings."""
     return min(reading.at for reading in readings.values()) - quiet.since
+
+
+def start_failure(cr: Json) -> str:
+    """Return why the replicas do not start, by the status; empty while they may."""
+    conditions = {c["type"]: c for c in (cr.get("status") or {}).get("conditions") or ()}
+    ready = conditions.get("Ready") or {}
+    if ready.get("reason") not in FAILING:
+        return ""
+    return f"{ready['reason']}: {ready.get('message', '')}"[:300]

@@ -45,6 +45,7 @@ from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
 from automation.serving.checks import Checks
 from automation.serving.sleep import SleepController
+from automation.serving.turns.pools import ModelPools
 from automation.serving.wake import own_address
 from automation.settings import Settings
 from automation.startup.controller import make_controller
@@ -185,9 +186,11 @@ def assemble(
     )
     checks = Checks(client, settings=settings, metrics=metrics, requeue=services.add_after)
     stack.callback(checks.close)
-    sleep = SleepController(
-        client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after
+    address = settings.proxy_address or own_address(client.server)
+    pools = ModelPools(
+        client, cluster, address=address, requeue=services.add_after, record=recorder.record, shard=shard
     )
+    sleep = SleepController(client, address=address, requeue=services.add_after, turns=pools)
     stack.callback(sleep.close)
     proxied = ProxyCollector(sleep.proxy)
     metrics.registry.register(proxied)
@@ -238,6 +241,7 @@ def assemble(
         quotas.start()
         configs.start()
         routers.start()
+        pools.start()
 
         def again(delay_s: Callable[[], float]) -> None:
             for key in cluster.every_key():
@@ -247,6 +251,7 @@ def assemble(
             quotas.request_report()
             configs.ask_all()
             routers.request_report()
+            pools.request_report()
 
         resync = Resync(again, every_s=settings.resync_s)
         resync.start()

@@ -1,8 +1,8 @@
 """Reads the YAML examples of the guides, and finds the fields, settings and annotations that they name.
 
 An example is a fenced block `yaml`. Its documents are custom resources, or parts of them: a document that has only
-`metadata` or `spec` is completed. Its kind is the first of InferenceService, Model, Host, GPUQuota and
-ModelRouter that has all of its fields. `tests/unit/test_guides.py` calls this.
+`metadata` or `spec` is completed. Its kind is the first of InferenceService, Model, Host, GPUQuota, ModelRouter and
+ModelPool that has all of its fields. `tests/unit/test_guides.py` calls this.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from program.dialects.crds.reading import read, unknown_fields, without_nulls
 from program.dialects.crds.schema import CrdModel
 from program.dialects.hosts.schema import HostSpec
 from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.pool import pool_of
 from program.dialects.llmkube.parse.router import router_of
 from program.dialects.llmkube.parse.router import unsupported_fields as unsupported_by_gateway
 from program.dialects.llmkube.parse.service import draft_reference, parse_service
 from program.dialects.llmkube.schema.gpu_quota import GpuQuotaSpec
 from program.dialects.llmkube.schema.model import ModelSpec
+from program.dialects.llmkube.schema.model_pool import ModelPoolSpec
 from program.dialects.llmkube.schema.model_router import ModelRouterSpec
 from program.dialects.llmkube.schema.service import ServiceSpec
 from program.dialects.llmkube.unsupported.service import unsupported_fields
@@ -45,6 +47,7 @@ SCHEMAS: dict[str, type[CrdModel]] = {
     "Host": HostSpec,
     "GPUQuota": GpuQuotaSpec,
     "ModelRouter": ModelRouterSpec,
+    "ModelPool": ModelPoolSpec,
 }
 OPTIONS = RenderOptions(
     installed=frozenset(kind.full_name for kind in kinds.OPTIONAL),
@@ -111,6 +114,8 @@ def problems(example: Example) -> list[str]:
     found = [f"{path} is not known" for path, _ in unknown_fields(spec, field="spec")]
     if example.kind == "Model":
         model_of(completed(example))
+    if example.kind == "ModelPool":
+        pool_of(completed(example))
     if example.kind == "ModelRouter":
         router_of(completed(example))
         found += [f"{each.field} {each.message}" for each in unsupported_by_gateway(completed(example))]

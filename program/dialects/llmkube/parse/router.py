@@ -26,6 +26,7 @@ from program.desired.router import (
     TokenIssuer,
 )
 from program.dialects.crds.reading import check_shape, read, unknown_fields, without_nulls
+from program.dialects.llmkube.parse.durations import seconds
 from program.dialects.llmkube.schema.model_router import (
     AuthSpec,
     BackendSpec,
@@ -46,8 +47,6 @@ MOST_PER_MILLION, MOST_BUDGET = 1_000_000, 1_000_000_000
 DEFAULT_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 PROVIDERS = frozenset({"openai", "litellm", "anthropic"})
 """The providers that the gateway speaks to."""
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -342,12 +341,7 @@ def _usd(text: str | None, most: int, field: str) -> Decimal:
 
 
 def _seconds(text: str | None, field: str) -> float | None:
-    if text is None:
-        return None
-    parts = _PART.findall(text)
-    if "".join(number + unit for number, unit in parts) != text or not parts:
-        raise SpecInvalid(field=field, why=f"`{text[:64]}` is not a duration; write for example `30s`")
-    return sum(float(number) * _UNIT_S[unit] for number, unit in parts)
+    return None if text is None else seconds(text, field)
 
 
 def _timeout(text: str | None, field: str) -> float | None:
