@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from automation.cli.main import invoke
 from automation.serving.wake import slice_name
 from components.priority_classes import priority_classes
 from kubeapi import kinds
@@ -17,6 +18,7 @@ from tests.loop.test_sleep import Engine, ask, events, machine_address
 from tests.support.kubelet import pods_of, write_ready_status
 from tests.support.loop import LoopProcess, condition, deployed, eventually, find, loop_process, model, service
 from tests.support.raw_engine import read_head
+from tools.localcluster import LocalCluster
 
 HOLD = "herdsman.dev/test-hold"
 """A finalizer. A pod with it stays when it is deleted, as a pod does that still finishes its requests."""
@@ -88,7 +90,12 @@ def answered(connection: Any) -> bool:
 
 
 def test_two_members_take_turns_and_stay_as_they_are_without_the_pool(
-    client: KubeClient, namespace: str, loop: LoopProcess, engines: dict[str, Engine]
+    client: KubeClient,
+    control_plane: LocalCluster,
+    namespace: str,
+    loop: LoopProcess,
+    engines: dict[str, Engine],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model(client, namespace)
     pool(client, namespace, "chat", "code", "gone", default="chat", minTurn="1s")
@@ -127,6 +134,8 @@ def test_two_members_take_turns_and_stay_as_they_are_without_the_pool(
         start_pod(client, namespace, "chat")
         assert answered(waiting)
 
+    preview = ["preview", "--live", "code", "-n", namespace, "--kubeconfig", str(control_plane.kubeconfig)]
+    assert invoke(preview) == 0, capsys.readouterr().out
     client.delete(kinds.MODEL_POOLS, namespace, "gpu")
     with request_to(client, namespace, "code") as waiting:
         eventually(lambda: replicas(client, namespace, "code") == 1, what="the start of code without the pool")
