@@ -102,7 +102,7 @@ def test_two_members_take_turns_and_stay_as_they_are_without_the_pool(
     for name, engine in engines.items():
         service(client, namespace, name, containerPort=engine.port, skipModelInit=True)
     assert replicas(client, namespace, "code") == 0, "a member never starts before its turn"
-    assert replicas(client, namespace, "chat") == 1
+    eventually(lambda: replicas(client, namespace, "chat") == 1, what="the start of chat")
     held = start_pod(client, namespace, "chat")
     eventually(lambda: pool_status(client, namespace).get("residentMember") == "chat", what="the turn of chat")
     assert pool_condition(client, namespace, "MembersValid") == ("False", "MissingMembers")

@@ -93,8 +93,8 @@ class PoolServices:
             node_labels=spec.get("nodeSelector") or {},
         )
 
-    def member(self, key: ServiceKey, *, waiting_since: float | None) -> Member:
-        """Return the state of a service that takes turns."""
+    def member(self, key: ServiceKey, *, waiting_since: float | None, stuck: bool) -> Member:
+        """Return the state of a service that takes turns. `stuck`: its last pass could change nothing."""
         cr = self._service(key) or {}
         deployment = self._deployment(key)
         pods = [p for p in self._cluster.llmkube.index.pods(key.namespace, key.name) if p["phase"] not in _ENDED]
@@ -107,7 +107,7 @@ class PoolServices:
             occupies=runs or bool(status.get("replicas")) or bool(pods),
             ready=ready,
             failure="" if ready else start_failure(cr),
-            frozen=self._is_frozen(cr),
+            frozen=stuck or self._is_frozen(cr),
             starts_alone=not (cr.get("metadata") or {}).get("annotations", {}).get(ANNOTATION_IDLE_TIMEOUT),
             waiting_since=waiting_since,
         )

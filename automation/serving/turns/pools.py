@@ -106,6 +106,8 @@ class ModelPools:
         """By namespace: the next moment at which time alone changes a decision."""
         self._changes = threading.Lock()
         self._changed: set[str] = set()
+        self._stuck: set[ServiceKey] = set()
+        """Services whose last pass could change nothing."""
         self._soon = Debounce(self._decide_changed, delay_s=DECIDE_AFTER_S, later=later)
 
     def start(self) -> None:
@@ -158,9 +160,22 @@ class ModelPools:
         self._decide_safely(key.namespace)
         self.changed(key.namespace)
 
+    def set_changeable(self, key: ServiceKey, changeable: bool) -> None:
+        """Record whether the last pass of a service could change its objects.
+
+        It cannot while the spec is not valid, the Model is not Ready, or a policy or quota forbids the change.
+        """
+        with self._changes:
+            before = key not in self._stuck
+            (self._stuck.discard if changeable else self._stuck.add)(key)
+        if before != changeable:
+            self.changed(key.namespace)
+
     def drop_service(self, key: ServiceKey) -> None:
         """Drop the records of a deleted service."""
         self._demand.met(key)
+        with self._changes:
+            self._stuck.discard(key)
         with self._lock:
             self._hosted.pop(key, None)
 
@@ -253,8 +268,10 @@ class ModelPools:
     ) -> tuple[dict[ServiceKey, Grant], float | None]:
         """Decide one pool. Return the grants of its members, and when time alone changes the decision."""
         keys = {each.name: member_key(pool.namespace, each.name) for each in members if each.role == "turns"}
-        waiting = self._demand.since
-        taking = [self._services.member(key, waiting_since=waiting(key)) for key in keys.values()]
+        taking = [
+            self._services.member(key, waiting_since=self._demand.since(key), stuck=key in self._stuck)
+            for key in keys.values()
+        ]
         now, problem = self._clock(), self._problem(cr)
         resident = str((cr.get("status") or {}).get("residentMember") or "")
         found = first_turn(taking, resident=resident, default=pool.default, now=now)

@@ -37,6 +37,9 @@ class Turns(Protocol):
     def give_up_turn(self, key: ServiceKey) -> None:
         """End the turn of a member that sleeps because it was idle for its own idle timeout."""
 
+    def set_changeable(self, key: ServiceKey, changeable: bool) -> None:
+        """Record whether the last pass of a service could change its objects."""
+
     def drop_service(self, key: ServiceKey) -> None:
         """Drop the records of a deleted service."""
 
@@ -60,4 +63,7 @@ class NoTurns:
         pass
 
     def drop_service(self, key: ServiceKey) -> None:
+        pass
+
+    def set_changeable(self, key: ServiceKey, changeable: bool) -> None:
         pass

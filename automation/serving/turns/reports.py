@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from automation.serving.turns.members import Place
 from automation.serving.turns.rules import Decision, Member
@@ -36,6 +37,10 @@ def _member_state(place: Place, member: Member | None, holder: str) -> MemberSta
     if member is None:
         phase = {"host": "OnHost", "stopped": "Stopped"}.get(place.role, "Refused")
         return MemberState(place.name, phase, message=place.message, reason=place.reason)
+    if member.frozen:
+        place = replace(
+            place, message="Herdsman neither starts nor stops it now; its mode and its status have the cause"
+        )
     if member.name == holder:
         phase = "Serving" if member.ready else "Failing" if member.failure else "Starting"
         return MemberState(place.name, phase, resident=True, message=member.failure or place.message)

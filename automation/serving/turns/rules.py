@@ -4,7 +4,8 @@ Called by `pools`. At most one member has the turn, and only it may have replica
 
 1. A member keeps its turn until requests wait for another one. Idleness alone ends no turn.
 2. A turn lasts at least `min_turn_s` from the moment at which the member serves. A start is not interrupted for
-   `start_s`. A member that cannot start loses its turn at once when requests wait for another one.
+   `start_s`. A member that cannot start loses its turn at once when requests wait for another one. A running member
+   that Herdsman cannot stop keeps its turn.
 3. The member whose requests have waited longest is next. So no busy member keeps the others out.
 4. The next turn begins when the pods of all other members are gone. Their requests under way end first, by the drain of
    the pods. If the requests of the next member are given up meanwhile, the choice is made again.
@@ -46,7 +47,7 @@ class Member:
     failure: str = ""
     """Why it cannot start, if a wait does not help."""
     frozen: bool = False
-    """Herdsman may neither start nor stop it now."""
+    """Herdsman can neither start nor stop it now: it is paused, its spec is not valid, a quota or policy forbids it."""
     starts_alone: bool = True
     """As the default member it starts without a request. False for one that sleeps when it is idle."""
     waiting_since: float | None = None
@@ -105,9 +106,9 @@ def _keep(turn: Turn, holder: Member, rival: Member | None, rules: Rules, now: f
     """Return the decision if the holder keeps its turn, else None."""
     if rival is None:
         return Decision(turn)
-    if holder.frozen:
+    if holder.frozen and holder.runs:
         return Decision(turn, rival.name, "MemberFrozen", (holder.name,))
-    if holder.failure:
+    if holder.frozen or holder.failure:
         return None
     deferral: Deferral = "MemberStarting" if turn.serving_since is None else "MinimumTurn"
     ends = turn.since + rules.start_s if turn.serving_since is None else turn.serving_since + rules.min_turn_s

@@ -304,6 +304,20 @@ def test_a_paused_member_is_neither_stopped_nor_started(world: World) -> None:
     assert world.may_run() == ["chat"] and world.condition("SwapDeferred") == ("True", "MemberFrozen")
 
 
+def test_a_member_with_a_spec_that_is_not_valid_takes_no_turn_from_others(world: World) -> None:
+    started(world)
+    world.pools.set_changeable(key("code"), False)
+    world.now += 1000
+    world.pools.request_turn(key("code"))
+    world.run_timers()
+    assert world.may_run() == ["chat"] and world.condition("SwapDeferred") == ("False", "NotDeferred")
+    waiting = world.status()["members"][1]
+    assert waiting["phase"] == "Waiting" and "its status" in waiting["message"]
+    world.pools.set_changeable(key("code"), True)
+    world.run_timers()
+    assert world.may_run() == []
+
+
 def test_members_that_take_no_turns_stop_nobody(world: World) -> None:
     world.add_service("scaled", autoscaling={"minReplicas": 1, "maxReplicas": 3})
     world.add_service("other")

@@ -106,6 +106,18 @@ def stopping(name: str, **more: object) -> Member:
             id="a paused member is not stopped",
         ),
         pytest.param(
+            [idle("a"), waiting("b")],
+            A_STARTS,
+            Decision(A_STARTS, "b", "MemberStarting", look_again=NOW + 270),
+            id="a turn without a Deployment yet is a start",
+        ),
+        pytest.param(
+            [Member("a", frozen=True), waiting("b")],
+            A_STARTS,
+            Decision(Turn("b", NOW)),
+            id="a member that cannot be started gives way at once",
+        ),
+        pytest.param(
             [serving("a"), waiting("b", frozen=True)],
             A_SERVES_LONG,
             Decision(A_SERVES_LONG),

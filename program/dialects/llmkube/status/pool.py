@@ -14,7 +14,7 @@ METAL_SUPPORTED = "MetalSupported"
 _DEFERRED = {
     "MinimumTurn": "`{pending}` waits until `{blocked}` has had its minimum time",
     "MemberStarting": "`{pending}` waits while `{blocked}` starts",
-    "MemberFrozen": "`{pending}` waits: `{blocked}` is in mode Preview or Paused, so Herdsman does not stop it",
+    "MemberFrozen": "`{pending}` waits: Herdsman cannot stop `{blocked}` now; its mode and its status have the cause",
     "PodsRemain": "`{pending}` starts when the pods of `{blocked}` are gone; they finish their requests first",
 }
 
