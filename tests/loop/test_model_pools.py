@@ -142,3 +142,39 @@ def test_two_members_take_turns_and_stay_as_they_are_without_the_pool(
         assert replicas(client, namespace, "chat") == 1, "without the pool no member stops for another"
         start_pod(client, namespace, "code")
         assert answered(waiting)
+
+
+def test_members_on_a_host_are_in_the_model_group_of_their_pool(
+    client: KubeClient,
+    control_plane: LocalCluster,
+    namespace: str,
+    loop: LoopProcess,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model(client, namespace)
+    for name in ("chat", "code"):
+        service(client, namespace, name, annotations={"herdsman.dev/host": "desk"})
+    plans = {name: planned(client, namespace, name) for name in ("chat", "code")}
+    assert not any("group" in plan or "idleTimeoutS" in plan for plan in plans.values())
+    pool(client, namespace, "chat", "code", default="chat", minTurn="90s", swapBudget="4m")
+    for name, residency in (("chat", "preferred"), ("code", "onDemand")):
+        eventually(lambda name=name: "group" in planned(client, namespace, name), what="the group")  # type: ignore[misc] # mypy cannot infer the lambda
+        plan = planned(client, namespace, name)
+        assert (plan["group"], plan["residency"], plan["minDwellS"]) == ("modelpool/gpu", residency, 90)
+        assert plan["idleTimeoutS"] > 0 and plan["wakeTimeoutS"] == 240
+    eventually(
+        lambda: pool_condition(client, namespace, "MetalSupported") == ("True", "ModelGroup"), what="the pool's status"
+    )
+    preview = ["preview", "--live", "chat", "-n", namespace, "--kubeconfig", str(control_plane.kubeconfig)]
+    assert invoke(preview) == 0, capsys.readouterr().out
+    client.delete(kinds.MODEL_POOLS, namespace, "gpu")
+    for name, plan in plans.items():
+        eventually(lambda name=name, plan=plan: planned(client, namespace, name) == plan, what="the plan as before")  # type: ignore[misc] # mypy cannot infer the lambda
+
+
+def planned(client: KubeClient, namespace: str, name: str) -> Json:
+    """Return the plan of a service's process on its host."""
+    found = eventually(lambda: find(client, kinds.HOST_PROCESSES, namespace, name), what="a HostProcess")
+    assert found is not None
+    plan: Json = found["spec"]
+    return plan
