@@ -14,7 +14,7 @@ class Pool:
     members: tuple[str, ...]
     """Names of InferenceServices of the namespace, each once, in the order of the spec."""
     default: str = ""
-    """The member that runs while no member has requests; empty for none."""
+    """The member that starts if no member runs and no request waits; empty for none."""
     min_turn_s: float = 60.0
     """The shortest time that a member serves before another one gets its turn."""
     hold_s: float = 300.0

@@ -93,7 +93,11 @@ class PoolServices:
             node_labels=spec.get("nodeSelector") or {},
         )
 
-    def member(self, key: ServiceKey, *, waiting_since: float | None, stuck: bool) -> Member:
+    def generation(self, key: ServiceKey) -> int:
+        """Return the generation of a service's spec; 0 where there is no service."""
+        return int(((self._service(key) or {}).get("metadata") or {}).get("generation") or 0)
+
+    def member(self, key: ServiceKey, *, waiting_since: float | None, stuck: bool, comes_last: bool) -> Member:
         """Return the state of a service that takes turns. `stuck`: its last pass could change nothing."""
         cr = self._service(key) or {}
         deployment = self._deployment(key)
@@ -109,6 +113,7 @@ class PoolServices:
             failure="" if ready else start_failure(cr),
             frozen=stuck or self._is_frozen(cr),
             starts_alone=not (cr.get("metadata") or {}).get("annotations", {}).get(ANNOTATION_IDLE_TIMEOUT),
+            comes_last=comes_last,
             waiting_since=waiting_since,
         )
 

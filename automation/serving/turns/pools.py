@@ -23,11 +23,12 @@ from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
 from automation.serving.turns import host_groups
 from automation.serving.turns.demand import Demand
+from automation.serving.turns.failed_starts import FailedStarts
 from automation.serving.turns.members import AgedPool, Place, ServiceFacts, places
 from automation.serving.turns.observed import PoolServices, Problem, member_key
 from automation.serving.turns.port import Grant
 from automation.serving.turns.reports import pool_events, pool_state
-from automation.serving.turns.rules import Decision, Rules, Turn, decide, first_turn
+from automation.serving.turns.rules import Decision, Member, Rules, Turn, decide, first_turn
 from automation.status.writer import StatusWriter
 from automation.workqueue.debounce import Debounce, start_timer
 from kubeapi import kinds
@@ -97,6 +98,7 @@ class ModelPools:
         self._lock = threading.RLock()
         self._reporting = threading.Lock()
         self._pools: dict[At, _PoolTurns] = {}
+        self._failed = FailedStarts()
         self._grants: dict[ServiceKey, Grant] = {}
         self._groups: dict[ServiceKey, Pool] = {}
         """The pools of members on hosts."""
@@ -178,6 +180,7 @@ class ModelPools:
             self._stuck.discard(key)
         with self._lock:
             self._hosted.pop(key, None)
+            self._failed.drop_service(key)
 
     def changed(self, namespace: str) -> None:
         """Have the pools of a namespace decided soon. Never blocks."""
@@ -268,11 +271,8 @@ class ModelPools:
     ) -> tuple[dict[ServiceKey, Grant], float | None]:
         """Decide one pool. Return the grants of its members, and when time alone changes the decision."""
         keys = {each.name: member_key(pool.namespace, each.name) for each in members if each.role == "turns"}
-        taking = [
-            self._services.member(key, waiting_since=self._demand.since(key), stuck=key in self._stuck)
-            for key in keys.values()
-        ]
         now, problem = self._clock(), self._problem(cr)
+        taking = [self._member(key, now) for key in keys.values()]
         resident = str((cr.get("status") or {}).get("residentMember") or "")
         found = first_turn(taking, resident=resident, default=pool.default, now=now)
         if problem is not None:
@@ -284,11 +284,30 @@ class ModelPools:
             turns.turn, turns.is_known = found, True
         rules = Rules(pool.min_turn_s, start_s=max(pool.hold_s, pool.min_turn_s), default=pool.default)
         decision = decide(taking, turns.turn, rules, now=now)
+        self._count_failed_starts(pool, turns.turn, decision.turn, now)
         turns.turn = decision.turn
         turns.state = pool_state(pool, members, taking, decision, None)
         holder = decision.turn.member if decision.turn is not None else ""
         grants = {keys[m.name]: Grant(pool.name, m.runs if m.frozen else m.name == holder, pool.hold_s) for m in taking}
-        return grants, decision.look_again
+        ends = [self._failed.last_until(key, self._services.generation(key), now=now) for key in keys.values()]
+        return grants, min((at for at in (decision.look_again, *ends) if at is not None), default=None)
+
+    def _member(self, key: ServiceKey, now: float) -> Member:
+        last_until = self._failed.last_until(key, self._services.generation(key), now=now)
+        return self._services.member(
+            key,
+            waiting_since=self._demand.since(key),
+            stuck=key in self._stuck,
+            comes_last=last_until is not None,
+        )
+
+    def _count_failed_starts(self, pool: Pool, before: Turn | None, after: Turn | None, now: float) -> None:
+        """Record a turn that ended before its member served, or the end of failures of one that serves."""
+        if before is not None and before.serving_since is None and (after is None or after.member != before.member):
+            key = member_key(pool.namespace, before.member)
+            self._failed.record(key, self._services.generation(key), now=now)
+        if after is not None and after.serving_since is not None:
+            self._failed.drop_service(member_key(pool.namespace, after.member))
 
     def _problem(self, cr: Json) -> Problem | None:
         """Return reason and message if a pool makes no changes."""

@@ -6,7 +6,8 @@ Called by `pools`. At most one member has the turn, and only it may have replica
 2. A turn lasts at least `min_turn_s` from the moment at which the member serves. A start is not interrupted for
    `start_s`. A member that cannot start loses its turn at once when requests wait for another one. A running member
    that Herdsman cannot stop keeps its turn.
-3. The member whose requests have waited longest is next. So no busy member keeps the others out.
+3. The member whose requests have waited longest is next. So no busy member keeps the others out. A member that did not
+   serve in its last turn comes after the others for some time, and takes the GPUs from nobody.
 4. The next turn begins when the pods of all other members are gone. Their requests under way end first, by the drain of
    the pods. If the requests of the next member are given up meanwhile, the choice is made again.
 5. Without any waiting request the default member gets the free GPUs.
@@ -50,6 +51,8 @@ class Member:
     """Herdsman can neither start nor stop it now: it is paused, its spec is not valid, a quota or policy forbids it."""
     starts_alone: bool = True
     """As the default member it starts without a request. False for one that sleeps when it is idle."""
+    comes_last: bool = False
+    """It did not serve in its last turn, so others come first for some time."""
     waiting_since: float | None = None
     """Since when requests wait for it."""
 
@@ -99,7 +102,7 @@ def decide(members: Iterable[Member], turn: Turn | None, rules: Rules, *, now: f
         kept = _keep(turn, holder, _longest_waiting(everyone, without=holder), rules, now)
         if kept is not None:
             return kept
-    return _next_turn(everyone, rules, now)
+    return _next_turn(everyone, rules, now, ended=holder)
 
 
 def _keep(turn: Turn, holder: Member, rival: Member | None, rules: Rules, now: float) -> Decision | None:
@@ -117,8 +120,9 @@ def _keep(turn: Turn, holder: Member, rival: Member | None, rules: Rules, now: f
     return Decision(turn, rival.name, deferral, look_again=ends)
 
 
-def _next_turn(members: Sequence[Member], rules: Rules, now: float) -> Decision:
-    wanted = _longest_waiting(members)
+def _next_turn(members: Sequence[Member], rules: Rules, now: float, *, ended: Member | None) -> Decision:
+    """Choose the next turn. `ended` has just lost its turn to another member, also if its requests waited longer."""
+    wanted = _longest_waiting(members, without=ended) or _longest_waiting(members, also_last=True)
     if wanted is None:
         wanted = next((m for m in members if m.name == rules.default and m.starts_alone and not m.frozen), None)
     if wanted is None:
@@ -132,7 +136,10 @@ def _next_turn(members: Sequence[Member], rules: Rules, now: float) -> Decision:
     return Decision(None, wanted.name, "PodsRemain", tuple(member.name for member in others))
 
 
-def _longest_waiting(members: Sequence[Member], *, without: Member | None = None) -> Member | None:
+def _longest_waiting(
+    members: Sequence[Member], *, without: Member | None = None, also_last: bool = False
+) -> Member | None:
     """Return the member that may start and whose requests have waited longest; the first of equal ones."""
-    found = [m for m in members if m.waiting_since is not None and not m.frozen and m is not without]
+    able = [m for m in members if not m.frozen and (also_last or not m.comes_last) and m is not without]
+    found = [m for m in able if m.waiting_since is not None]
     return min(found, key=lambda member: member.waiting_since or 0.0, default=None)

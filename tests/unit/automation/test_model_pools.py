@@ -304,6 +304,33 @@ def test_a_paused_member_is_neither_stopped_nor_started(world: World) -> None:
     assert world.may_run() == ["chat"] and world.condition("SwapDeferred") == ("True", "MemberFrozen")
 
 
+def test_a_member_that_never_serves_does_not_take_turns_from_others_again_and_again(world: World) -> None:
+    started(world)
+    failing = {"type": "Ready", "status": "False", "reason": "ImagePullFailed", "message": "no such image"}
+    world.cluster.services["code"]["status"] = {"conditions": [failing]}
+    turns = ["chat"]
+    for _ in range(450):
+        world.now += 4
+        for name in ("chat", "code"):
+            world.pools.request_turn(key(name))
+        world.run_timers()
+        for name in ("chat", "code"):
+            grant = world.pools.grant(key(name))
+            assert grant is not None
+            world.deploy(name, int(grant.may_run), ready=name == "chat")
+            if grant.may_run and name == "chat":
+                world.pools.end_wait(key(name))
+        turns += [name for name in world.may_run() if name != turns[-1]]
+    assert 3 <= turns.count("code") <= 6, "in half an hour: after 1, 1, 2, 4, 8 and 16 minutes"
+    world.cluster.services["code"]["metadata"]["generation"] = 2
+    world.now += 100
+    world.pools.request_turn(key("code"))
+    world.run_timers()
+    world.follow("chat")
+    world.look()
+    assert world.may_run() == ["code"], "an edited spec is tried at once"
+
+
 def test_a_member_with_a_spec_that_is_not_valid_takes_no_turn_from_others(world: World) -> None:
     started(world)
     world.pools.set_changeable(key("code"), False)

@@ -82,6 +82,12 @@ def stopping(name: str, **more: object) -> Member:
             id="a start that takes too long ends",
         ),
         pytest.param(
+            [starting("a", waiting_since=NOW - 400), waiting("b")],
+            Turn("a", NOW - 300),
+            Decision(None, "b", "PodsRemain", ("a",)),
+            id="also if its own requests have waited longer",
+        ),
+        pytest.param(
             [starting("a", failure="ImagePullFailed: no such image"), waiting("b")],
             A_STARTS,
             Decision(None, "b", "PodsRemain", ("a",)),
@@ -104,6 +110,24 @@ def stopping(name: str, **more: object) -> Member:
             A_SERVES_LONG,
             Decision(A_SERVES_LONG, "b", "MemberFrozen", ("a",)),
             id="a paused member is not stopped",
+        ),
+        pytest.param(
+            [serving("a"), waiting("b", comes_last=True)],
+            A_SERVES_LONG,
+            Decision(A_SERVES_LONG),
+            id="nothing stops for a member that just failed to start",
+        ),
+        pytest.param(
+            [waiting("a", NOW - 9, comes_last=True), waiting("b", NOW - 1)],
+            None,
+            Decision(Turn("b", NOW)),
+            id="others come before a member that just failed to start",
+        ),
+        pytest.param(
+            [waiting("a", comes_last=True), idle("b")],
+            None,
+            Decision(Turn("a", NOW)),
+            id="it may try again when nobody else waits",
         ),
         pytest.param(
             [idle("a"), waiting("b")],

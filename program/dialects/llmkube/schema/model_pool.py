@@ -28,7 +28,7 @@ class ModelPoolSpec(CrdModel):
     """The services that share the GPUs, and the times of their turns."""
 
     default: str | None = optional(
-        "Member that runs while no member has requests. Without it, the first request starts a member.", min_length=1
+        "Member that starts if no member runs. Without it, the first request starts a member.", min_length=1
     )
     gpu: int = optional("GPUs that the members share. A member that requests more is reported.", 1, ge=0)
     members: list[PoolMember] = required("The services that take turns.", min_length=1)
