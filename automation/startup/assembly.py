@@ -188,7 +188,14 @@ def assemble(
     stack.callback(checks.close)
     address = settings.proxy_address or own_address(client.server)
     pools = ModelPools(
-        client, cluster, address=address, requeue=services.add_after, record=recorder.record, shard=shard
+        client,
+        cluster,
+        address=address,
+        requeue=services.add_after,
+        record=recorder.record,
+        on_written=metrics.on_pool_status,
+        on_gone=metrics.drop_pool,
+        shard=shard,
     )
     sleep = SleepController(client, address=address, requeue=services.add_after, turns=pools)
     stack.callback(sleep.close)

@@ -134,6 +134,7 @@ def test_two_members_take_turns_and_stay_as_they_are_without_the_pool(
         start_pod(client, namespace, "chat")
         assert answered(waiting)
 
+    eventually(lambda: loop.metric("herdsman_model_pool_turns_total") == 3, what="three turns in the metrics")
     preview = ["preview", "--live", "code", "-n", namespace, "--kubeconfig", str(control_plane.kubeconfig)]
     assert invoke(preview) == 0, capsys.readouterr().out
     client.delete(kinds.MODEL_POOLS, namespace, "gpu")

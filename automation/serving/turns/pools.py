@@ -77,6 +77,8 @@ class ModelPools:
         address: str,
         requeue: Callable[[ServiceKey, float], None],
         record: Callable[..., None],
+        on_written: Callable[[Json, Json], None] = lambda _cr, _status: None,
+        on_gone: Callable[[str, str], None] = lambda _namespace, _name: None,
         shard: Shard = WHOLE,
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], None]], None] = start_timer,
@@ -84,17 +86,19 @@ class ModelPools:
         """`address` is where the cluster reaches the proxy of this loop. Without it no request could start a member, so
         the pools change nothing.
 
-        `record` is `EventRecorder.record`. `later` starts timers; tests pass their own.
+        `record` is `EventRecorder.record`. `on_written` is called with each pool and its new status, `on_gone` with the
+        namespace and name of a pool that does not exist any more. `later` starts timers; tests pass their own.
         """
         self._cluster = cluster
         self._services = PoolServices(cluster, shard)
         self._address = address
         self._requeue = requeue
         self._record = record
+        self._on_gone = on_gone
         self._clock = clock
         self._later = later
         self._demand = Demand(clock=clock)
-        self._writer = StatusWriter(client, kinds.MODEL_POOLS)
+        self._writer = StatusWriter(client, kinds.MODEL_POOLS, on_written=on_written)
         self._lock = threading.RLock()
         self._reporting = threading.Lock()
         self._pools: dict[At, _PoolTurns] = {}
@@ -246,10 +250,14 @@ class ModelPools:
 
     def _follow(self, namespace: str) -> dict[At, Json]:
         """Bring the records to the pools that exist and that this loop manages; return these. Requires the lock."""
-        crs = {at: cr for at, cr in self._services.pools(namespace).items() if self._services.is_ours(cr)}
+        everyone = self._services.pools(namespace)
+        crs = {at: cr for at, cr in everyone.items() if self._services.is_ours(cr)}
         for at in [at for at in self._pools if at[0] == namespace]:
             if at not in crs or crs[at]["metadata"]["uid"] != self._pools[at].uid:
                 del self._pools[at]
+                self._on_gone(*at)
+                if at not in everyone:
+                    self._writer.drop_object(*at)
         for at, cr in crs.items():
             turns = self._pools.setdefault(at, _PoolTurns(cr["metadata"]["uid"]))
             parsed = self._services.parsed(cr)

@@ -154,7 +154,7 @@ class World:
     def _answer(self, method: str, path: str, body: Any) -> Say:
         assert method == "PATCH" and path.partition("?")[0].endswith("/status")
         self.versions += 1
-        live = self.cluster.pools[body["metadata"]["name"]]
+        live = self.cluster.pools[path.partition("?")[0].split("/")[-2]]
         live["metadata"]["resourceVersion"] = str(self.versions)
         live["status"] = body["status"]
         return Say(body=live)
@@ -375,6 +375,14 @@ def test_a_pool_of_another_loop_has_no_status_and_no_effect(world: World) -> Non
     world.pools.start()
     world.run_timers()
     assert world.pools.grant(key("code")) is None and world.status() == {}
+
+
+def test_a_pool_that_goes_to_another_loop_loses_herdsmans_condition(world: World) -> None:
+    started(world)
+    world.cluster.foreign.add("gpu")
+    world.look()
+    assert world.pools.grant(key("chat")) is None
+    assert "Ready" not in {each["type"] for each in world.status()["conditions"]}
 
 
 def on_host(name: str, **fields: Any) -> DesiredService:
