@@ -12,7 +12,7 @@ from program.desired.pool import Pool
 from program.desired.service import DesiredService, Sleep
 
 NEVER_S = 10 * 365 * 86400.0
-"""The idle timeout of a member that has none of its own: it stays until another one needs its memory."""
+"""The idle timeout of a member without the annotation: the member stays until another one needs its memory."""
 
 
 def pool_of(name: str, pools: Iterable[AgedPool]) -> Pool | None:
@@ -22,7 +22,7 @@ def pool_of(name: str, pools: Iterable[AgedPool]) -> Pool | None:
 
 
 def with_group(desired: DesiredService, pool: Pool) -> DesiredService:
-    """Return a member on hosts with the pool as its model group. A group of its own, and pods, stay as they are.
+    """Return a member on hosts with the pool as its model group. A service with a group, or in pods, stays unchanged.
 
     An agent knows of waiting requests only by the proxy of a process that may sleep. So the member gets an idle timeout
     that never ends.

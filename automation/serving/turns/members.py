@@ -1,6 +1,6 @@
 """Which services take turns in which pool, and why others do not. Without I/O. Called by `pools`.
 
-A service that takes no turns runs as its own spec says, and the other members take turns without it.
+A service that takes no turns runs as its spec says, and the other members take turns without it.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class ModelPools:
         self._demand.met(key)
 
     def give_up_turn(self, key: ServiceKey) -> None:
-        """End the turn of a member that sleeps because it was idle for its own idle timeout."""
+        """End the turn of a member that sleeps because no request came for the service's idle timeout."""
         with self._lock:
             for at, turns in self._pools.items():
                 if at[0] == key.namespace and turns.turn is not None and turns.turn.member == key.name:

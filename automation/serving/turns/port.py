@@ -11,7 +11,7 @@ from program.desired.service import DesiredService
 
 @dataclass(frozen=True)
 class Grant:
-    """What a pool allows a member in pods now."""
+    """The answer of a pool to a member in pods: whether the member may run now."""
 
     pool: str
     may_run: bool
@@ -35,7 +35,7 @@ class Turns(Protocol):
         """Record that the waiting requests of a member are answered now."""
 
     def give_up_turn(self, key: ServiceKey) -> None:
-        """End the turn of a member that sleeps because it was idle for its own idle timeout."""
+        """End the turn of a member that sleeps because no request came for the service's idle timeout."""
 
     def set_changeable(self, key: ServiceKey, changeable: bool) -> None:
         """Record whether the last pass of a service could change its objects."""

@@ -7,7 +7,7 @@ Called by `pools`. At most one member has the turn, and only it may have replica
    `start_s`. A member that cannot start loses its turn at once when requests wait for another one. A running member
    that Herdsman cannot stop keeps its turn.
 3. The member whose requests have waited longest is next. So no busy member keeps the others out. A member that did not
-   serve in its last turn comes after the others for some time, and takes the GPUs from nobody.
+   serve in its last turn comes after the others for some time, and ends the turn of no other member.
 4. The next turn begins when the pods of all other members are gone. Their requests under way end first, by the drain of
    the pods. If the requests of the next member are given up meanwhile, the choice is made again.
 5. Without any waiting request the default member gets the free GPUs.
