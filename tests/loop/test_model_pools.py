@@ -124,9 +124,8 @@ def test_two_members_take_turns_and_stay_as_they_are_without_the_pool(
         start_pod(client, namespace, "code")
         assert answered(waiting) and engines["code"].served > 0
     eventually(lambda: pool_status(client, namespace).get("residentMember") == "code", what="the turn of code")
-    assert {"TurnStarted", "TurnEnded", "MemberRefused"} <= eventually(
-        lambda: (found := events(client, namespace)) >= {"TurnEnded"} and found, what="Events"
-    )
+    told = {"TurnStarted", "TurnEnded", "MemberRefused"}
+    eventually(lambda: told <= events(client, namespace), what="Events")
 
     with request_to(client, namespace, "chat") as waiting:
         eventually(lambda: replicas(client, namespace, "chat") == 1, what="the start of chat")
@@ -138,6 +137,7 @@ def test_two_members_take_turns_and_stay_as_they_are_without_the_pool(
     preview = ["preview", "--live", "code", "-n", namespace, "--kubeconfig", str(control_plane.kubeconfig)]
     assert invoke(preview) == 0, capsys.readouterr().out
     client.delete(kinds.MODEL_POOLS, namespace, "gpu")
+    eventually(lambda: loop.metric("herdsman_model_pool_turns_total") == 0, what="the loop to see the deletion")
     with request_to(client, namespace, "code") as waiting:
         eventually(lambda: replicas(client, namespace, "code") == 1, what="the start of code without the pool")
         assert replicas(client, namespace, "chat") == 1, "without the pool no member stops for another"
