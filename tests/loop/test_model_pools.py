@@ -14,7 +14,7 @@ from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from tests.loop.test_sleep import Engine, ask, events, machine_address
+from tests.loop.test_sleep import Engine, events, machine_address, try_to_ask
 from tests.support.kubelet import pods_of, write_ready_status
 from tests.support.loop import LoopProcess, condition, deployed, eventually, find, loop_process, model, service
 from tests.support.raw_engine import read_head
@@ -81,7 +81,7 @@ def request_to(client: KubeClient, namespace: str, name: str) -> Any:
     """Send a request to a member that waits for its turn; return the connection."""
     slices = eventually(lambda: find(client, kinds.ENDPOINT_SLICES, namespace, slice_name(name)), what="a slice")
     assert slices is not None
-    return ask(slices)
+    return eventually(lambda: try_to_ask(slices), what="the listener")
 
 
 def answered(connection: Any) -> bool:
@@ -138,6 +138,8 @@ def test_two_members_take_turns_and_stay_as_they_are_without_the_pool(
     assert invoke(preview) == 0, capsys.readouterr().out
     client.delete(kinds.MODEL_POOLS, namespace, "gpu")
     eventually(lambda: loop.metric("herdsman_model_pool_turns_total") == 0, what="the loop to see the deletion")
+    loop.stop()
+    loop.start()
     with request_to(client, namespace, "code") as waiting:
         eventually(lambda: replicas(client, namespace, "code") == 1, what="the start of code without the pool")
         assert replicas(client, namespace, "chat") == 1, "without the pool no member stops for another"
