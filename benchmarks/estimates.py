@@ -28,13 +28,13 @@ from program.runtimes import runtime_for
 from program.runtimes.llamacpp_memory import MIB
 from program.sizing import estimate
 from tools import toolchain
-from tools.tiny_model import Shape, write_tiny_model
+from tools.tiny_model import Recurrent, Shape, write_tiny_model
 
 LIMIT = 0.10
 """Largest allowed error of an estimate, as a share of llama-server's total."""
 START_TIMEOUT_S = 60.0
 
-_BUFFER = re.compile(r"(model|KV|compute|output) buffer size = +([0-9.]+) MiB")
+_BUFFER = re.compile(r"(model|KV|RS|compute|output) buffer size = +([0-9.]+) MiB")
 _LISTENING = "listening on "
 _PLAIN = LlamaCpp()
 
@@ -52,6 +52,16 @@ _MIDDLE = Shape(layers=8, width=512, heads=8, kv_heads=2, feed_forward=1536, voc
 _UNEVEN = Shape(architecture="deci", layers=6, width=256, heads=8, kv_heads=(8, 4, 0, 2, 1, 8), context=16384)
 _WINDOWED = Shape(
     architecture="gemma3", layers=12, width=256, heads=4, kv_heads=2, head_width=64, sliding_window=512, context=16384
+)
+_HYBRID = Shape(
+    architecture="qwen35",
+    layers=8,
+    width=512,
+    heads=8,
+    kv_heads=2,
+    feed_forward=1536,
+    context=16384,
+    recurrent=Recurrent(state=64, heads=8),
 )
 CASES = (
     Case("tiny", Shape(context=8192)),
@@ -72,6 +82,8 @@ CASES = (
     Case("sliding window, 2 slots", _WINDOWED, LlamaCpp(parallel_slots=2)),
     Case("sliding window, full cache", _WINDOWED, LlamaCpp(extra_args=("--swa-full",))),
     Case("experts", Shape(layers=4, width=256, heads=8, kv_heads=4, experts=8, feed_forward=768, context=8192)),
+    Case("hybrid", _HYBRID),
+    Case("hybrid, 2 slots", _HYBRID, LlamaCpp(parallel_slots=2, context_size=4096)),
     Case("large vocabulary", Shape(layers=2, width=128, vocabulary=128_000, context=4096)),
 )
 
@@ -91,7 +103,7 @@ def main() -> int:
             worst = max(worst, abs(error))
             parts = (
                 (estimated.weights_bytes, reported["model"]),
-                (estimated.cache_bytes, reported["KV"]),
+                (estimated.cache_bytes, reported["KV"] + reported["RS"]),
                 (estimated.compute_bytes, reported["compute"] + reported["output"]),
             )
             cells = [f"{ours / MIB:.2f} / {theirs / MIB:.2f}" for ours, theirs in parts]
@@ -139,7 +151,7 @@ def reported_buffers(command: list[str]) -> dict[str, float]:
     assert process.stdout is not None
     watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
     watchdog.start()
-    sums = {"model": 0.0, "KV": 0.0, "compute": 0.0, "output": 0.0}
+    sums = {"model": 0.0, "KV": 0.0, "RS": 0.0, "compute": 0.0, "output": 0.0}
     lines: list[str] = []
     try:
         for line in process.stdout:

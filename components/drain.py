@@ -39,7 +39,7 @@ _GRACE = "terminationGracePeriodSeconds"
 def is_asked_for(desired: DesiredService) -> bool:
     """Return whether a service asks for a drain, or sleeps while it is idle, which needs a drain."""
     asleep = desired.sleep is not None and desired.autoscaling is None
-    return bool(desired.drain_s) or desired.rollout.wait_for_idle or asleep
+    return bool(desired.drain_s) or desired.rollout.wait_for_idle or asleep or desired.by_requests is not None
 
 
 def drains(desired: DesiredService) -> bool:

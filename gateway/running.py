@@ -19,6 +19,7 @@ from gateway.accounting.stores import Store
 from gateway.clients.cors import Cors
 from gateway.clients.listener_tls import TlsFiles, listener_context, refusal
 from gateway.cluster.cluster_routes import ClusterRoutes
+from gateway.cluster.demand_reports import DemandReports, own_pod, report_name
 from gateway.engines.balancer import ANYWHERE, Nearness
 from gateway.routers.following import RouterFollower
 from gateway.server import GatewayServer
@@ -122,8 +123,17 @@ class RunningGateway:
         )
         self._keys.start()
         self._routers = RouterFollower(self._client, publish=self._server.set_routers, namespaces=options.namespaces)
+        self._reports = DemandReports(
+            self._client,
+            self._server.reported_requests,
+            name=report_name(port),
+            namespaces=options.namespaces,
+            pod=own_pod(),
+        )
+        self._server.backends.on_waits = self._reports.requests_wait
         self._routes.start()
         self._routers.start()
+        self._reports.start()
 
     @property
     def is_serving(self) -> bool:
@@ -134,6 +144,7 @@ class RunningGateway:
         """Accept no more connections, wait up to `grace_s` for the answers under way, and end."""
         # The listener closes at once. The threads of the others may wait for the API server until they end.
         self._server.stop(grace_s=grace_s)
+        self._reports.stop()
         self._routes.stop()
         self._keys.stop()
         self._routers.stop()

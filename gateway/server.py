@@ -11,7 +11,7 @@ import contextlib
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 
 import structlog
@@ -29,6 +29,7 @@ from gateway.engines.scraper import EngineScraper
 from gateway.limits import GatewayLimits
 from gateway.routers.health_checks import HealthChecks
 from gateway.routers.runtime import RouterState
+from program.desired.request_report import Counts
 
 BACKLOG = 1024
 SWEEP_S = 1.0
@@ -124,6 +125,10 @@ class GatewayServer:
         """Replace the routers. Requests in progress go on."""
         made = tuple(states)
         self._in_loop(lambda: self.backends.routers.set(made))
+
+    def reported_requests(self) -> Mapping[str, Counts] | None:
+        """Return the requests of the services that are scaled by them; None while the services are not known."""
+        return self.backends.reported() if self.backends.are_known else None
 
     def _in_loop(self, change: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed already

@@ -91,9 +91,14 @@ class KubeClient(RestClient):
         return cls(kubeconfig_access(path, context))
 
     @classmethod
-    def default(cls, path: str | None = None, *, give_up_s: float | None = None) -> KubeClient:
-        """Return a client for the first that exists: `path`, $KUBECONFIG, the pod's service account, ~/.kube/config."""
-        return cls(default_access(path), give_up_s=give_up_s)
+    def default(
+        cls, path: str | None = None, *, context: str | None = None, give_up_s: float | None = None
+    ) -> KubeClient:
+        """Return a client for the first that exists: `path`, $KUBECONFIG, the pod's service account, ~/.kube/config.
+
+        With a context it is always that of a kubeconfig. Raises ConfigInvalid.
+        """
+        return cls(default_access(path, context=context), give_up_s=give_up_s)
 
     def get(self, kind: Kind, namespace: str | None, name: str) -> Json:
         """Read one object. Raises NotFound."""

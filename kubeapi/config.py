@@ -22,8 +22,8 @@ import urllib3
 
 from kubeapi.endpoint import Endpoint as Endpoint
 from kubeapi.endpoint import Headers, TokenFile
-from kubeapi.errors import ConfigInvalid
-from kubeapi.kubeconfig import read_kubeconfigs
+from kubeapi.errors import ConfigInvalid, NotConfigured
+from kubeapi.kubeconfig import ContextName, context_name, read_kubeconfigs
 
 DEFAULT_KUBECONFIG = "~/.kube/config"
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -121,13 +121,9 @@ class Access:
 def kubeconfig_access(path: str | None = None, context: str | None = None) -> Access:
     """Read a kubeconfig: `path`, else $KUBECONFIG (several files are merged), else ~/.kube/config.
 
-    Raises ConfigInvalid if no file exists, or if it has no such context.
+    Raises NotConfigured if no file exists, ConfigInvalid if it has no such context.
     """
-    files = path or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
-    names = [name for name in files.split(os.pathsep) if name]
-    found = [file for name in names if (file := pathlib.Path(name).expanduser()).is_file()]
-    if not found:
-        raise ConfigInvalid(f"there is no kubeconfig at {files}")
+    found = _files(path)
 
     def load() -> Endpoint:
         return read_kubeconfigs(found, context)
@@ -150,13 +146,38 @@ def in_cluster_access(service_account: pathlib.Path = SERVICE_ACCOUNT) -> Access
     return Access(lambda: Endpoint(server, authorization=TokenFile(token), ca_file=str(authority)))
 
 
-def default_access(path: str | None = None) -> Access:
-    """Return the access that controllers use: by `path`, $KUBECONFIG, the pod's service account, or ~/.kube/config."""
-    if path or os.environ.get("KUBECONFIG"):
-        return kubeconfig_access(path)
+def default_access(path: str | None = None, *, context: str | None = None) -> Access:
+    """Return the access that controllers use: by `path`, $KUBECONFIG, the pod's service account, or ~/.kube/config.
+
+    With a context it is always a kubeconfig.
+    """
+    if path or context or os.environ.get("KUBECONFIG"):
+        return kubeconfig_access(path, context)
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return in_cluster_access()
     return kubeconfig_access()
+
+
+def configured_context(
+    path: str | None = None, context: str | None = None, *, service_account: pathlib.Path = SERVICE_ACCOUNT
+) -> ContextName:
+    """Return name and namespace of the context that `default_access` uses. In a pod, the pod's namespace.
+
+    Raises ConfigInvalid as `default_access` does.
+    """
+    if not (path or context or os.environ.get("KUBECONFIG")) and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return ContextName("", _bytes_of(str(service_account / "namespace")).decode("utf-8", "replace").strip())
+    return context_name(_files(path), context)
+
+
+def _files(path: str | None) -> list[pathlib.Path]:
+    """Return the existing kubeconfigs. Raises NotConfigured without one."""
+    files = path or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
+    names = [name for name in files.split(os.pathsep) if name]
+    found = [file for name in names if (file := pathlib.Path(name).expanduser()).is_file()]
+    if not found:
+        raise NotConfigured(f"there is no kubeconfig at {files}")
+    return found
 
 
 def _bytes_of(file: str | None) -> bytes:

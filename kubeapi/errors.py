@@ -5,6 +5,7 @@ json and the `kubernetes` package never pass this border.
 
     KubeError
       ConfigInvalid            no usable kubeconfig or in-cluster configuration
+        NotConfigured          there is no kubeconfig
       ApiError                 status, reason, message, causes, retry_after_s
         BadRequest             400
         Unauthorized           401
@@ -37,6 +38,10 @@ class KubeError(Exception):
 
 class ConfigInvalid(KubeError):
     """There is no configuration, or it has no usable cluster and user."""
+
+
+class NotConfigured(ConfigInvalid):
+    """There is no kubeconfig, and the process runs in no pod."""
 
 
 @dataclass(frozen=True)

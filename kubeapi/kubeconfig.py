@@ -10,7 +10,7 @@ import base64
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -59,6 +59,25 @@ def read_kubeconfigs(files: list[pathlib.Path], context: str | None) -> Endpoint
             impersonation=acting,
         )
     except (ConfigInvalid, OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ConfigInvalid(f"kubeconfig {os.pathsep.join(map(str, files))} is not usable: {error}") from error
+
+
+class ContextName(NamedTuple):
+    """A context of a kubeconfig; in a pod, which has none, the name is empty."""
+
+    name: str
+    namespace: str
+    """Empty where the context names none."""
+
+
+def context_name(files: list[pathlib.Path], context: str | None) -> ContextName:
+    """Return the chosen context, or the current one. Raises ConfigInvalid."""
+    try:
+        config = _merged(files)
+        chosen = context or config["current-context"]
+        pair = _named(config, "contexts", chosen)["context"]
+        return ContextName(str(chosen), str(pair.get("namespace") or ""))
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigInvalid(f"kubeconfig {os.pathsep.join(map(str, files))} is not usable: {error}") from error
 
 

@@ -24,6 +24,8 @@ RETRY_S = 10.0
 """Least time in seconds between two runs of a plugin."""
 
 _PROVIDERS = ("gcp", "oidc")
+_ABSENT = "the Python package `kubernetes` is not installed: `pip install kubernetes`"
+"""The package herdsman-agent does not bring it."""
 
 
 class ExecCredentials:
@@ -85,8 +87,11 @@ class ExecCredentials:
         self._run_again_at = now + max(RETRY_S, life - min(EARLY_S, life / 10))
 
     def _answer(self) -> Mapping[str, Any]:
-        from kubernetes.config.exec_provider import ExecProvider
-        from kubernetes.config.kube_config import ConfigNode
+        try:
+            from kubernetes.config.exec_provider import ExecProvider
+            from kubernetes.config.kube_config import ConfigNode
+        except ImportError as error:
+            raise self._failed(_ABSENT) from error
 
         try:
             cluster = ConfigNode("cluster", copy.deepcopy(dict(self._cluster)))
@@ -128,7 +133,10 @@ def provider_authorization(provider: Any) -> Callable[[], str]:
         raise ConfigInvalid(
             f"`auth-provider` is {name!r}; {' and '.join(_PROVIDERS)} are supported. Use an exec plugin"
         )
-    from kubernetes import client, config
+    try:
+        from kubernetes import client, config
+    except ImportError as error:
+        raise ConfigInvalid(f"the auth provider {name!r} gives no credentials: {_ABSENT}") from error
 
     # Only the user's section: `kubeapi.kubeconfig` reads server and certificates.
     alone = {

@@ -88,6 +88,11 @@ class RestClient:
         return self._server
 
     @property
+    def access(self) -> Access:
+        """The server, trust and credentials; for connections that this client does not make (`port_forward`)."""
+        return self._access
+
+    @property
     def requests_total(self) -> int:
         """The number of HTTP requests, retries and watches included."""
         return self._requests_total

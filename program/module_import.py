@@ -1,8 +1,7 @@
 """Imports one module of an installed package without the rest of the package.
 
-`gguf.constants` and `kubernetes.utils.quantity` need the standard library only. The `__init__` of their packages
-imports numpy, or the clients of every API group, which costs 0.2 to 0.4 s of CPU and 20 to 34 MB at each start (ADR 47,
-49). Called by `agent.server.models.gguf_format` and `program.desired.quantities`.
+`gguf.constants` needs the standard library only. The `__init__` of its package imports numpy, which costs 0.2 s of CPU
+and 20 MB at each start (ADR 47). Called by `agent.server.models.gguf_format`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,38 @@ VOCABULARY = 512
 CONTEXT = 2048
 
 
+ATTENTION_INTERVAL = 4
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """The dimensions of a gated delta net."""
+
+    kernel: int = 4
+    """Tokens of its convolution."""
+    groups: int = 4
+    """Heads of keys."""
+    state: int = 32
+    """Numbers in a head's key and value."""
+    heads: int = 4
+    """Heads of values."""
+
+    @property
+    def inner(self) -> int:
+        return self.state * self.heads
+
+    @property
+    def convolution(self) -> int:
+        return self.inner + 2 * self.groups * self.state
+
+
 @dataclass(frozen=True)
 class Shape:
     """The dimensions of a model. The default loads in a second; other shapes are for checks of memory estimates."""
 
     architecture: str = "llama"
     """`llama`; `deci`, whose layers may have different heads; `gemma3`, most of whose layers attend to a window
-    only."""
+    only; `qwen35`, of whose layers only every fourth has attention."""
     layers: int = 2
     width: int = 64
     heads: int = 4
@@ -36,6 +62,11 @@ class Shape:
     experts: int = 0
     """Experts of each layer; 0 means a dense model."""
     sliding_window: int | None = None
+    recurrent: Recurrent = Recurrent()
+    """The other layers of `qwen35`."""
+
+    def has_attention(self, layer: int) -> bool:
+        return self.architecture != "qwen35" or (layer + 1) % ATTENTION_INTERVAL == 0
 
     def kv_heads_of(self, layer: int) -> int:
         return self.kv_heads if isinstance(self.kv_heads, int) else self.kv_heads[layer]
@@ -79,6 +110,16 @@ def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1, shape: Sh
         writer.add_expert_used_count(2)
     if shape.sliding_window:
         writer.add_sliding_window(shape.sliding_window)
+    delta_net = shape.recurrent
+    qwen = shape.architecture == "qwen35"
+    if qwen:
+        writer.add_uint32("qwen35.full_attention_interval", ATTENTION_INTERVAL)
+        writer.add_array("qwen35.rope.dimension_sections", [head // 4, head // 8, head // 8, 0])
+        writer.add_ssm_conv_kernel(delta_net.kernel)
+        writer.add_ssm_group_count(delta_net.groups)
+        writer.add_ssm_state_size(delta_net.state)
+        writer.add_ssm_inner_size(delta_net.inner)
+        writer.add_ssm_time_step_rank(delta_net.heads)
     writer.add_rope_dimension_count(head)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocabulary)
@@ -110,13 +151,22 @@ def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1, shape: Sh
     for layer in range(shape.layers):
         block, kv_width = f"blk.{layer}", shape.kv_heads_of(layer) * head
         writer.add_tensor(f"{block}.attn_norm.weight", ones())
-        if kv_width:
-            writer.add_tensor(f"{block}.attn_q.weight", weights(shape.heads * head, width))
-            writer.add_tensor(f"{block}.attn_k.weight", weights(kv_width, width))
-            writer.add_tensor(f"{block}.attn_v.weight", weights(kv_width, width))
-        # A layer without key and value heads (as in `deci`) has a linear attention part.
-        writer.add_tensor(f"{block}.attn_output.weight", weights(width, shape.heads * head))
-        writer.add_tensor(f"{block}.ffn_norm.weight", ones())
+        if not shape.has_attention(layer):
+            for part, size in _delta_net_tensors(delta_net, width):
+                writer.add_tensor(f"{block}.{part}", weights(*size))
+        else:
+            if kv_width:
+                # The queries of qwen35 contain a gate.
+                queries = shape.heads * head * (2 if qwen else 1)
+                writer.add_tensor(f"{block}.attn_q.weight", weights(queries, width))
+                writer.add_tensor(f"{block}.attn_k.weight", weights(kv_width, width))
+                writer.add_tensor(f"{block}.attn_v.weight", weights(kv_width, width))
+            # A layer without key and value heads (as in `deci`) has a linear attention part.
+            writer.add_tensor(f"{block}.attn_output.weight", weights(width, shape.heads * head))
+            if qwen:
+                writer.add_tensor(f"{block}.attn_q_norm.weight", ones(head))
+                writer.add_tensor(f"{block}.attn_k_norm.weight", ones(head))
+        writer.add_tensor(f"{block}.{'post_attention_norm' if qwen else 'ffn_norm'}.weight", ones())
         if gemma:
             writer.add_tensor(f"{block}.post_attention_norm.weight", ones())
             writer.add_tensor(f"{block}.post_ffw_norm.weight", ones())
@@ -138,6 +188,19 @@ def write_tiny_model(path: Path, *, name: str = "tiny", seed: int = 1, shape: Sh
     writer.close()
     draft.replace(path)
     return path
+
+
+def _delta_net_tensors(net: Recurrent, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the names and shapes of the tensors of a recurrent layer of qwen35."""
+    yield "attn_qkv.weight", (net.convolution, width)
+    yield "attn_gate.weight", (net.inner, width)
+    yield "ssm_conv1d.weight", (net.convolution, net.kernel)
+    yield "ssm_dt.bias", (net.heads,)
+    yield "ssm_a", (net.heads,)
+    yield "ssm_beta.weight", (net.heads, width)
+    yield "ssm_alpha.weight", (net.heads, width)
+    yield "ssm_norm.weight", (net.state,)
+    yield "ssm_out.weight", (width, net.inner)
 
 
 def _vocabulary(size: int) -> tuple[list[str], list[float], list[int]]:

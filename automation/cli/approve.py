@@ -14,8 +14,9 @@ from typing import Annotated
 import typer
 
 from automation.cli.output import OutputFormat, complain, print_json, say
+from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, find_service
-from automation.cli.service_view import conditions_of, observed_generation, pending_of
+from automation.places.service_view import conditions_of, observed_generation, pending_of
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json
@@ -56,6 +57,7 @@ def approve(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the loop has applied the change.")] = True,
     timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait with --wait.")] = 120.0,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
     """Approve the pending change of a service in mode Preview.
@@ -63,7 +65,7 @@ def approve(
     Exit code 2: none is pending. 3: another one is pending.
     """
     try:
-        client = KubeClient.default(kubeconfig)
+        client = KubeClient.default(kubeconfig, context=context)
         service = find_service(client, namespace, name)
         pending = _pending(service)
         as_text = output is OutputFormat.TABLE

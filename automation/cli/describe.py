@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from automation.cache.owners import process_selector_of, selector_of
-from automation.cli.get import model_row, processes_by_service, runs_on
+from automation.cli.get import model_row
 from automation.cli.output import (
     OutputFormat,
     age_text,
@@ -22,8 +22,10 @@ from automation.cli.output import (
     print_table,
     styled,
 )
+from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, find_service
-from automation.cli.service_view import conditions_of, is_replica, observed_generation, view_of
+from automation.places.running_on import processes_by_service, runs_on
+from automation.places.service_view import conditions_of, is_replica, observed_generation, view_of
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -44,11 +46,12 @@ def describe(
         typer.Option("--namespace", "-n", help="Namespace of the service, if several namespaces have the name."),
     ] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
     """Show one service: phase and reason, replicas, queue, memory, rollout, recent Events."""
     try:
-        client = KubeClient.default(kubeconfig)
+        client = KubeClient.default(kubeconfig, context=context)
         service = find_service(client, namespace, name)
         description = describe_service(service, **_around(client, service), now=datetime.now(UTC))
     except KubeError as error:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from automation.cli.output import OutputFormat, report_checks
+from automation.cli.place_options import Context
 from automation.console.check import Check
 from automation.install.inspection import inspect, utc_now
 from kubeapi.client import KubeClient
@@ -20,6 +21,7 @@ from tools import toolchain
 
 def doctor(
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
     host: Annotated[str | None, typer.Option(help="Also check this host, as `herdsman host doctor` does.")] = None,
     state: Annotated[str | None, typer.Option(help="Also check the state at this URL.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
@@ -28,7 +30,7 @@ def doctor(
 
     Exit code 1 when something that the loop needs is missing.
     """
-    checks = [*_tools(), *_cluster(kubeconfig, host), *(_state(state) if state else ())]
+    checks = [*_tools(), *_cluster(kubeconfig, context, host), *(_state(state) if state else ())]
     report_checks(checks, output)
 
 
@@ -51,9 +53,9 @@ def _tools() -> list[Check]:
     return checks
 
 
-def _cluster(kubeconfig: str | None, host: str | None) -> list[Check]:
+def _cluster(kubeconfig: str | None, context: str | None, host: str | None) -> list[Check]:
     try:
-        client = KubeClient.default(kubeconfig)
+        client = KubeClient.default(kubeconfig, context=context)
         version = client.request("GET", "/version")
         checks = [Check("cluster", "ok", f"{client.server} {version.get('gitVersion', '')}")]
         checks += inspect(client, now=utc_now())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say
+from automation.cli.place_options import Context
 
 if TYPE_CHECKING:
     from automation.drift.listing import Drifted, Listing
@@ -22,6 +23,7 @@ def drift(
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Check all namespaces.")] = False,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
 ) -> None:
     """List fields that other clients changed, and deleted objects. Changes nothing.
 
@@ -30,7 +32,7 @@ def drift(
     from kubeapi.errors import KubeError
 
     try:
-        found = _look(name, None if all_namespaces else namespace, kubeconfig)
+        found = _look(name, None if all_namespaces else namespace, kubeconfig, context)
     except (KubeError, ValueError) as error:
         complain(str(error))
         raise typer.Exit(1) from None
@@ -41,14 +43,14 @@ def drift(
     raise typer.Exit(EXIT_DRIFTED if found.drifted else 0)
 
 
-def _look(name: str | None, namespace: str | None, kubeconfig: str | None) -> Listing:
+def _look(name: str | None, namespace: str | None, kubeconfig: str | None, context: str | None) -> Listing:
     from automation.cli.service_lookup import find_service, list_services
     from automation.drift.listing import list_drift
     from automation.preview.loop_options import options_of_loop
     from kubeapi.client import KubeClient
     from program.dialects.registry import is_part_of_another
 
-    client = KubeClient.default(kubeconfig)
+    client = KubeClient.default(kubeconfig, context=context)
     try:
         if name is not None:
             services = [find_service(client, namespace, name)]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from automation.cache.owners import service_of
 from automation.cli.output import OutputFormat, age_text, complain, condition_of, print_json, print_table
+from automation.cli.place_options import Context
 from automation.cli.service_lookup import list_services, split_or_end
-from automation.cli.service_view import view_of
+from automation.places.running_on import processes_by_service, runs_on
+from automation.places.service_view import view_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR, ServiceKey
+from program.desired.keys import ServiceKey
 from program.dialects.registry import LLMKUBE, dialect_of, is_part_of_another, key_of, kind_text
 
 MODELS = frozenset({"model", "models", "mdl"})
@@ -56,6 +57,7 @@ def get(
     ] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only this namespace.")] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
     """List services of all dialects with their phase, place and endpoint; or Models.
@@ -67,7 +69,7 @@ def get(
     kind = kinds.MODELS if of_models else kinds.INFERENCE_SERVICES
     now = datetime.now(UTC)
     try:
-        client = KubeClient.default(kubeconfig)
+        client = KubeClient.default(kubeconfig, context=context)
         if of_models:
             models = _models_named(client.list(kind, namespace)["items"], asked[1:])
             rows = [model_row(model, now=now) for model in models]
@@ -135,15 +137,6 @@ def processes_of(client: KubeClient, namespace: str | None) -> dict[ServiceKey, 
     return processes_by_service(found)
 
 
-def processes_by_service(processes: Iterable[Json]) -> dict[ServiceKey, Json]:
-    """Return processes by service; of several replicas, that of the first one."""
-    first: dict[ServiceKey, Json] = {}
-    for process in sorted(processes, key=lambda each: int(each["spec"].get("replica") or 0), reverse=True):
-        if (key := service_of(process)) is not None:
-            first[key] = process
-    return first
-
-
 def service_row(service: Json, processes: Mapping[ServiceKey, Json], *, now: datetime) -> dict[str, str]:
     """Return one row of the table of services; for another dialect than LLMKube's with its `kind`."""
     metadata, status, view = service["metadata"], service.get("status") or {}, view_of(service)
@@ -165,23 +158,6 @@ def service_row(service: Json, processes: Mapping[ServiceKey, Json], *, now: dat
         "reason": view.reason,
         "message": view.message,
     }
-
-
-def runs_on(service: Json, process: Json | None) -> str:
-    """Return the place of a service: pods, or the host and the address on which the process listens.
-
-    Before the service has a process, its annotations name the host or ask for one.
-    """
-    if process is None:
-        annotations = service["metadata"].get("annotations") or {}
-        if host := annotations.get(ANNOTATION_HOST):
-            return f"host {host}"
-        return "hosts" if annotations.get(ANNOTATION_HOST_SELECTOR) else "pods"
-    report = process.get("status") or {}
-    place = f"host {process['spec']['host']}"
-    if report.get("address") and report.get("port"):
-        place += f" ({report['address']}:{report['port']})"
-    return place
 
 
 def model_row(model: Json, *, now: datetime) -> dict[str, str]:

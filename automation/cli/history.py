@@ -11,6 +11,7 @@ import typer
 from automation.cache.owners import selector_of
 from automation.cache.service_index import models_of as named_models
 from automation.cli.output import OutputFormat, age_text, complain, print_json, print_table, say_yaml
+from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, find_service
 from automation.history.revision import Revision, data_of, read_all
 from components.rendered import fingerprint_of
@@ -31,11 +32,12 @@ def history(
     ] = None,
     revision: Annotated[int | None, typer.Option(help="Print this revision as YAML.")] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
     """List the applied versions of a service, the newest first; `*` marks the version that equals its present spec."""
     try:
-        client = KubeClient.default(kubeconfig)
+        client = KubeClient.default(kubeconfig, context=context)
         service = find_service(client, namespace, name)
         found = revisions_of(client, service)
         now = fingerprint_of(data_of(service, models_of(client, service)))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from automation.cli.output import OutputFormat, complain, duration_text, print_json, print_table
+from automation.cli.place_options import Context
 from automation.leadership.election import LABEL_LOOP, LEASE_NAME
 from automation.leadership.shards import shard_of_lease
 from automation.settings import SYSTEM_NAMESPACE
@@ -39,12 +40,15 @@ def leaders(
     lease_name: Annotated[str, typer.Option(help="The base name of the leases.")] = LEASE_NAME,
     lease_namespace: Annotated[str, typer.Option(help="Namespace of the leases.")] = SYSTEM_NAMESPACE,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
     """List which loop leads which shard of the namespaces. Exit code 1 when a shard, or all, has no leader."""
     try:
         selector = f"{LABEL_LOOP}={lease_name}"
-        found = KubeClient.default(kubeconfig).list(kinds.LEASES, lease_namespace, label_selector=selector)["items"]
+        found = KubeClient.default(kubeconfig, context=context).list(
+            kinds.LEASES, lease_namespace, label_selector=selector
+        )["items"]
     except KubeError as error:
         complain(str(error))
         raise typer.Exit(1) from None

@@ -15,9 +15,10 @@ from automation.cache.owners import selector_of, service_of
 from automation.cli.agent_options import default_store
 from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
+from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, split_or_end
-from automation.cli.service_view import is_replica
 from automation.console.terminal_text import LogText
+from automation.places.service_view import is_replica
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -67,6 +68,7 @@ def logs(
         typer.Option(help="With --endpoint: file with the certificate of the agent or of its CA.", show_default=False),
     ] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
 ) -> None:
     """Show the log of a service's engine."""
     dialect, name = split_or_end(name)
@@ -83,7 +85,7 @@ def logs(
         if source is None and store is not None:
             raise NoLog(f"the agent with the store {store} runs no service `{name}`")
         if source is None:
-            client = KubeClient.default(kubeconfig)
+            client = KubeClient.default(kubeconfig, context=context)
             where = _where(client, namespace, dialect, name, replica, token_file)
             if isinstance(where, dict):
                 _print(_of_pod(client, where, container, tail=tail, previous=previous, follow=follow))

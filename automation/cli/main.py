@@ -1,21 +1,23 @@
-"""The command line: `herdsman COMMAND`. Assembles the commands of this package.
-
-Exit codes: 0 done, 1 failed, 64 wrong usage (EX_USAGE of sysexits.h), 130 interrupted.
-"""
+"""The command line: `herdsman COMMAND`. Assembles the commands of this package. `exits` has the exit codes."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import cast
 
 import typer
 
+from agent.version import agent_version
+from automation.cli import exits
 from automation.cli.output import complain, say
 
-EXIT_FAILED = 1
-EXIT_USAGE = 64
-EXIT_INTERRUPTED = 130
+EXIT_FAILED = exits.FAILED
+EXIT_USAGE = exits.USAGE
+EXIT_INTERRUPTED = exits.INTERRUPTED
 
 # typer does not export click's UsageError. BadParameter, which it exports, derives from it.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -23,6 +25,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 GROUPS = {
     "cluster": "Run a local cluster for tests and demos.",
     "cache": "List, clear and fill the model caches.",
+    "catalog": "Show models that Herdsman knows by a short id, and where they fit.",
     "host": "Manage the machines that run services.",
     "image": "Build the operator's image without Docker.",
     "agent": "Install and run the agent of a host.",
@@ -33,9 +36,30 @@ GROUPS = {
     "state": "List, check, move, back up, restore and unlock Pulumi's state.",
     "tools": "Install and list the tools that Herdsman runs.",
 }
+COMPLETION = "_HERDSMAN_COMPLETE"
+"""The variable that a shell sets to complete a command line (`automation.cli.completion`)."""
+EVERYDAY = {
+    "deploy": "Deploy a model, or change a service: show what would change, write it, and wait for an answer.",
+    "chat": "Talk to a service; a sleeping one is woken first.",
+    "list": "List services with their state, model, replicas and context.",
+    "ps": "List the services that run or start now, with the place where they run.",
+    "status": "Show the state of a service, why it is not ready, and the next step.",
+    "scale": "Change the number of a service's replicas.",
+    "stop": "End all replicas of a service; `herdsman start` starts the same number again.",
+    "start": "Start a stopped service again, with the replicas that it had.",
+    "open": "Open a service's OpenAI API on this machine until Ctrl-C, and print its address.",
+    "bench": (
+        "Measure a service: time to the first token, tokens a second, and percentiles for several numbers of clients."
+    ),
+    "pull": "Download a model into the cache of its namespace, so that a service starts without a wait.",
+    "queue": "List the services that wait for a GPU, memory, a host or an approval, in the order of the queue.",
+    "delete": "Delete services, and their Models where no other service uses them.",
+}
+"""The commands of the first panel of the help, for a cluster and for this machine alike."""
 COMMANDS = {
-    "run": "Reconcile Models and InferenceServices until stopped.",
+    **EVERYDAY,
     "get": "List services of all dialects with their phase, place and endpoint; or Models.",
+    "run": "Reconcile Models and InferenceServices until stopped.",
     "leaders": "List which loop leads which shard of the namespaces. Exit code 1 when a shard, or all, has no leader.",
     "describe": "Show one service: phase and reason, replicas, queue, memory, rollout, recent Events.",
     "history": (
@@ -44,6 +68,7 @@ COMMANDS = {
     "rollback": "Write the spec of an earlier revision back, after a preview. Exit code 2: --preview found changes.",
     "export": "Print the deployment of the stack. `pulumi stack import --file …` imports it into a stack of that name.",
     "logs": "Show the log of a service's engine.",
+    "inspect": "Show licence, chat template, layers and memory of a model, without downloading it.",
     "top": "Show the memory, processor time, tokens and slots that hosts and services use. `q` ends it.",
     "preview": "Show what would be created, changed, replaced, deleted, restarted and downloaded.",
     "approve": "Approve the pending change of a service in mode Preview.",
@@ -57,20 +82,47 @@ COMMANDS = {
     "uninstall": "Remove the operator. Models, services, claims, CRDs and all running replicas stay as they are.",
     "gateway": "Serve the OpenAI API for all services: requests go to a replica of the model that they name.",
     "usage": "Show the requests, tokens and costs of the gateway's clients.",
+    "completion": "Print the script for completion in a shell: `source <(herdsman completion bash)`.",
     "doctor": "Check tools, cluster, CRDs, operator and permissions.",
 }
 """Each command with the first paragraph of its docstring."""
+
+_OPERATE = frozenset(
+    {
+        *("get", "describe", "history", "rollback", "logs", "top", "preview", "approve", "drift", "usage", "doctor"),
+        *("host", "cache", "key", "policy", "leaders"),
+    }
+)
+
+_EVERYDAY_GROUPS = frozenset({"catalog"})
+
+
+def panel_of(name: str) -> str:
+    """Return the panel of the help in which a command is listed."""
+    if name in EVERYDAY or name in _EVERYDAY_GROUPS:
+        return "Everyday"
+    return "Operate" if name in _OPERATE else "Admin"
+
+
+def _module(name: str) -> ModuleType:
+    # By a name that is made here: the package `herdsman-agent` has only the modules that are imported by name.
+    return importlib.import_module(f"automation.cli.{name}")
+
+
+def function_of(name: str) -> Callable[..., object]:
+    """Import the module of a command, and return its function. `list` is `list_`, as a builtin has the name."""
+    module = _module(name)
+    return cast("Callable[..., object]", getattr(module, name, None) or getattr(module, f"{name}_"))
 
 
 def application(names: Iterable[str]) -> typer.Typer:
     """Build the command line with these commands and groups. Each is a module of this package with that name."""
     app = _empty()
     for name in names:
-        module = importlib.import_module(f"automation.cli.{name}")
         if name in GROUPS:
-            app.add_typer(module.app, name=name, help=GROUPS[name])
+            app.add_typer(_module(name).app, name=name, help=GROUPS[name], rich_help_panel=panel_of(name))
         else:
-            app.command(name)(getattr(module, name))
+            app.command(name, rich_help_panel=panel_of(name))(function_of(name))
     return _with_version(app)
 
 
@@ -81,11 +133,11 @@ def overview() -> typer.Typer:
     """
     app = _empty()
     for name, purpose in COMMANDS.items():
-        app.command(name, help=purpose)(_listed)
+        app.command(name, help=purpose, rich_help_panel=panel_of(name))(_listed)
     for name, purpose in GROUPS.items():
         group = typer.Typer()
         group.callback()(_listed)
-        app.add_typer(group, name=name, help=purpose)
+        app.add_typer(group, name=name, help=purpose, rich_help_panel=panel_of(name))
     return _with_version(app)
 
 
@@ -104,25 +156,37 @@ def _empty() -> typer.Typer:
     )
 
     @app.callback()
-    def herdsman() -> None:
+    def herdsman(
+        version: bool = typer.Option(
+            False, "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ) -> None:
         """Serve LLMs on Kubernetes, Macs and Linux hosts, reconciled by Pulumi programs."""
 
     return app
 
 
 def _with_version(app: typer.Typer) -> typer.Typer:
-    @app.command("version")
+    @app.command("version", rich_help_panel="Admin")
     def version() -> None:
         """Print the version."""
-        from importlib import metadata
-
-        say(metadata.version("herdsman"))
+        _print_version(True)
 
     return app
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        say(agent_version())
+        raise typer.Exit(0)
+
+
 def main() -> None:
     """Run the command line; the console script `herdsman`."""
+    if COMPLETION in os.environ:
+        completion = _module("completion")
+        name = completion.command_to_complete(os.environ)
+        completion.complete(application((name,)) if name in COMMANDS or name in GROUPS else overview())
     sys.exit(invoke(sys.argv[1:]))
 
 

@@ -18,6 +18,7 @@ import typer
 
 from automation.cli.manifest_files import FILES, read_manifests
 from automation.cli.output import complain, print_json, say, say_painted
+from automation.cli.place_options import Context
 
 if TYPE_CHECKING:
     from automation.preview.changes import Preview
@@ -58,6 +59,7 @@ def preview(
     ] = PreviewFormat.TEXT,
     policies: Annotated[Path | None, typer.Option(help="Folder of policies to check.")] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
 ) -> None:
     """Show what would be created, changed, replaced, deleted, restarted and downloaded.
 
@@ -73,7 +75,7 @@ def preview(
         from kubeapi.errors import KubeError
 
         try:
-            found = _preview(files or [], live or [], among, namespace, policies, kubeconfig)
+            found = _preview(files or [], live or [], among, namespace, policies, kubeconfig, context)
         except (KubeError, ValueError) as error:
             complain(str(error))
             raise typer.Exit(EXIT_FAILED) from None
@@ -95,7 +97,13 @@ def exit_code(found: Preview) -> int:
 
 
 def _preview(
-    files: list[str], names: list[str], among: str | None, namespace: str, policies: Path | None, kubeconfig: str | None
+    files: list[str],
+    names: list[str],
+    among: str | None,
+    namespace: str,
+    policies: Path | None,
+    kubeconfig: str | None,
+    context: str | None,
 ) -> Preview:
     from automation.preview.loop_options import previewer_of_loop
     from automation.preview.requests import preview_files, preview_live
@@ -103,7 +111,7 @@ def _preview(
 
     manifests = read_manifests(files, namespace)
     with ExitStack() as stack:
-        client = KubeClient.default(kubeconfig)
+        client = KubeClient.default(kubeconfig, context=context)
         stack.callback(client.close)
         rules = _policies(policies, stack)
         previewer = stack.enter_context(previewer_of_loop(client, policies=rules, threads=THREADS))

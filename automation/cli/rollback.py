@@ -15,6 +15,7 @@ import typer
 from automation.cache.service_index import models_of as named_models
 from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json, say, say_painted
+from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, find_service
 from automation.history.revision import (
     NothingToRestore,
@@ -69,11 +70,12 @@ def rollback(
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
     """Write the spec of an earlier revision back, after a preview. Exit code 2: --preview found changes."""
     try:
-        client = KubeClient.default(kubeconfig)
+        client = KubeClient.default(kubeconfig, context=context)
         service = find_service(client, namespace, name)
         models = models_of(client, service)
         plan = _plan(client, service, models, to=to, with_models=with_models)

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from automation.cli import top_rows
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text, styled
+from automation.cli.place_options import Context
 from automation.cli.service_lookup import list_services
 from automation.cli.top_rows import HostUse, Order, ServiceUse, bar, rate_text, slots_text
 from kubeapi import kinds
@@ -82,12 +83,13 @@ def top(
         Sort, typer.Option(help="Order of the rows: name, memory or tokens. The keys n, m and t change it.")
     ] = Sort.NAME,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
     """Show the memory, processor time, tokens and slots that hosts and services use. `q` ends it."""
     order: Order = sort.value
     try:
-        client = KubeClient.default(kubeconfig)
+        client = KubeClient.default(kubeconfig, context=context)
         view = read_view(client, what, namespace)
     except KubeError as error:
         complain(str(error))

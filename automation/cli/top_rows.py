@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from automation.cli.host_rows import state_of
-from automation.cli.service_view import view_of
+from automation.places.service_view import view_of
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import LABEL_DIALECT

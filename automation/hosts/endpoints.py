@@ -34,7 +34,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Conflict, KubeError, NotFound, Unreachable
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
-from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS
+from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, SERVICES
 
 FIELD_MANAGER = "herdsman-loop"
 """Field manager of the notices."""
@@ -102,6 +102,8 @@ class HostEndpoints:
         self._registered: dict[ProcessName, Registered] = {}
         """The names that were registered for each process, so that they can be removed with it."""
         self._applied: dict[ProcessName, _Applied] = {}
+        self._damaged: set[ProcessName] = set()
+        """Processes of which an object was deleted since its last registration."""
         self._of_host: dict[str, set[ProcessName]] = {}
         self._cluster = ClusterAddressReader(client, pod_ranges, clock=clock)
         self._stopping = threading.Event()
@@ -114,6 +116,17 @@ class HostEndpoints:
             transform=_trimmed_process,
             on_change=self._process_changed,
         )
+        self._published = [
+            Informer(
+                client,
+                kind,
+                namespaces=namespaces or None,
+                label_selector=registration.SELECTOR,
+                transform=_trimmed_published,
+                on_change=self._published_changed,
+            )
+            for kind in (SERVICES, ENDPOINT_SLICES)
+        ]
         self._workers = [
             threading.Thread(target=self._work, name=f"host-endpoints-{n}", daemon=True) for n in range(WORKERS)
         ]
@@ -122,13 +135,15 @@ class HostEndpoints:
     def start(self) -> None:
         self._hosts.start()
         self._processes.start()
+        for informer in self._published:
+            informer.start()
         self._sync.start()
 
     def stop(self) -> None:
         """Stop the threads. The endpoints stay as they are."""
         self._stopping.set()
         self._queue.shutdown()
-        for informer in (self._hosts, self._processes):
+        for informer in (self._hosts, self._processes, *self._published):
             informer.stop()
         for thread in (self._sync, *self._workers):
             if thread.is_alive():
@@ -159,6 +174,15 @@ class HostEndpoints:
             elif old is not None:
                 self._registered.setdefault(name, _names_of(old))
         self._queue.add(name)
+
+    def _published_changed(self, old: Json | None, new: Json | None) -> None:
+        """Write the objects of a service again of which another client deleted one."""
+        if old is None or new is not None:
+            return
+        for name, known in tuple(self._registered.items()):
+            if (known.namespace, known.service_name) == (old["metadata"]["namespace"], old["service"]):
+                self._damaged.add(name)
+                self._queue.add(name)
 
     def _begin(self) -> None:
         """Start the workers after the caches have synced, and remove endpoints of processes that no longer exist."""
@@ -301,6 +325,9 @@ class HostEndpoints:
         return found is not None and registration.host_of(found) == spec["host"]
 
     def _register(self, name: ProcessName, wanted: Registration, announce: Callable[[], None]) -> None:
+        if name in self._damaged:
+            self._damaged.discard(name)
+            self._applied.pop(name, None)
         applied, now = self._applied.get(name), datetime.now(UTC)
         if applied is not None and applied.registration == wanted:
             announce()
@@ -387,6 +414,13 @@ def _names_of(process: Json) -> Registered:
 def _trimmed_host(host: Json) -> Json:
     metadata = {part: host["metadata"].get(part, "") for part in ("name", "resourceVersion")}
     return {"metadata": metadata, "address": host_address(host)}
+
+
+def _trimmed_published(obj: Json) -> Json:
+    """Keep the names of a Service or EndpointSlice, and of the Service that it belongs to."""
+    metadata = {part: obj["metadata"].get(part, "") for part in ("name", "namespace", "resourceVersion")}
+    service = (obj["metadata"].get("labels") or {}).get(registration.LABEL_SERVICE_NAME)
+    return {"metadata": metadata, "service": service or metadata["name"]}
 
 
 _METADATA = ("name", "namespace", "uid", "resourceVersion", "generation", "ownerReferences", "deletionTimestamp")

@@ -63,7 +63,7 @@ def without_agent(registry: HostRegistry, desired: DesiredService) -> tuple[Prob
         return ()
     why = f"has no effect on host `{by_ssh[0]}`, which is managed over SSH; the field needs an agent on the host"
     asked = {
-        ANNOTATION_IDLE_TIMEOUT: desired.sleep is not None,
+        ANNOTATION_IDLE_TIMEOUT: desired.sleep is not None and desired.by_requests is None,
         ANNOTATION_MODEL_GROUP: bool(placement.group),
         ANNOTATION_MEMORY_CHECK: placement.memory_check is not None,
     }

@@ -30,6 +30,8 @@ LABEL_SERVICE_NAME = "kubernetes.io/service-name"
 LABEL_SLICE_MANAGER = "endpointslice.kubernetes.io/managed-by"
 ANNOTATION_HEARTBEAT = "llmkube.ai/agent-heartbeat"
 ANNOTATION_VERSION = "llmkube.ai/agent-version"
+SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_HOST}"
+"""Selects the Services and EndpointSlices of Herdsman's hosts."""
 
 HOST_PATH = f"/metadata/labels/{LABEL_HOST.replace('/', '~1')}"
 """JSON pointer to the host's label."""
@@ -376,12 +378,11 @@ class Registered:
 
 def registered(client: KubeClient, *, namespaces: tuple[str, ...]) -> set[Registered]:
     """List all Services and EndpointSlices of Herdsman's hosts. Raises ApiError."""
-    selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_HOST}"
     found: set[Registered] = set()
     for namespace in namespaces or (None,):
-        for item in client.list(SERVICES, namespace, label_selector=selector)["items"]:
+        for item in client.list(SERVICES, namespace, label_selector=SELECTOR)["items"]:
             found.add(Registered(item["metadata"]["namespace"], item["metadata"]["name"], None, host_of(item)))
-        for item in client.list(ENDPOINT_SLICES, namespace, label_selector=selector)["items"]:
+        for item in client.list(ENDPOINT_SLICES, namespace, label_selector=SELECTOR)["items"]:
             metadata = item["metadata"]
             service = (metadata.get("labels") or {}).get(LABEL_SERVICE_NAME) or metadata["name"]
             own = metadata["name"] if metadata["name"] != service else None

@@ -215,6 +215,10 @@ def _container() -> Json:
         "env": [
             {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a path in the pod
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            *(
+                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.{field}"}}}
+                for name, field in (("POD_NAMESPACE", "namespace"), ("POD_NAME", "name"), ("POD_UID", "uid"))
+            ),
             When("gateway_store", {"name": "HERDSMAN_GATEWAY_STORE", "valueFrom": {"secretKeyRef": store}}),
         ],
         "ports": [

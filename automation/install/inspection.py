@@ -24,6 +24,7 @@ from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import ApiError, Forbidden, KubeError
 from kubeapi.json_types import Json
+from program.desired.request_report import REPORTS_NAMESPACE
 from program.dialects.crds.definitions import crd_documents
 from program.dialects.registry import KINDS
 from program.dialects.status.conditions import Reason
@@ -223,6 +224,7 @@ def _permissions(client: KubeClient, namespace: str) -> Check:
     where = namespace or SYSTEM_NAMESPACE
     rows = [(*request, "") for request in permissions.requests(permissions.LOOP)]
     rows += [(*request, where) for request in permissions.requests(permissions.LOOP_LEASES)]
+    rows += [(*request, REPORTS_NAMESPACE) for request in permissions.requests(permissions.LOOP_REPORTS)]
     return _granted(client, namespace, "permissions", rows, option="")
 
 

@@ -17,6 +17,7 @@ from automation.install.options import InstallOptions
 from automation.settings import SYSTEM_NAMESPACE
 from components.priority_classes import priority_classes
 from kubeapi.json_types import Json
+from program.desired.request_report import REPORTS_NAMESPACE
 from program.dialects.crds.definitions import crd_documents
 
 LOOP_ROLE = "herdsman-loop"
@@ -98,6 +99,7 @@ def parts() -> list[Part]:
             "The keys of the gateway's clients, and nothing else.",
             condition="gateway",
         ),
+        Part("cluster", _namespace(REPORTS_NAMESPACE), "The gateways' reports of their requests, and nothing else."),
         *(Part("cluster", document) for document in crd_documents()),
         *(Part("cluster", document, condition="priority_classes") for document in priority_classes()),
         *_agents(),
@@ -248,6 +250,7 @@ def _account(name: str) -> Json:
 
 def _gateway() -> list[Part]:
     name, keys = gateway.GATEWAY, {"namespace": gateway.KEYS_NAMESPACE}
+    reports = {"namespace": REPORTS_NAMESPACE}
 
     def bound(kind: str, **where: Any) -> Json:
         return _binding(kind, name, account=name, **where)
@@ -256,7 +259,7 @@ def _gateway() -> list[Part]:
         (_account(name), "", "gateway"),
         (
             _role("ClusterRole", name, permissions.GATEWAY),
-            "All permissions of the gateway, besides the one to read the keys of its clients. It only reads.",
+            "All permissions of the gateway in all namespaces. It only reads.",
             "gateway",
         ),
         (bound("ClusterRole"), "", "gateway"),
@@ -268,6 +271,8 @@ def _gateway() -> list[Part]:
         ),
         (_role("Role", name, permissions.GATEWAY_KEYS, **keys), "The keys of the gateway's clients.", "gateway"),
         (bound("Role", **keys), "", "gateway"),
+        (_role("Role", name, permissions.GATEWAY_REPORTS, **reports), "The only objects that it writes.", "gateway"),
+        (bound("Role", **reports), "", "gateway"),
         (gateway.service(), "", "gateway"),
         (gateway.network_policy(), "Allows only requests of clients, and probes.", "gateway"),
         (gateway.budget(), "", "gateway"),
@@ -284,6 +289,7 @@ def _loop_roles() -> list[Part]:
     leases = "The leader's Lease, and the Leases that hosts renew."
     own: Json = {"namespace": Value("namespace")}
     hosts: Json = {"namespace": SYSTEM_NAMESPACE}
+    reports: Json = {"namespace": REPORTS_NAMESPACE}
     return [
         Part("operator", _account(NAME)),
         Part(
@@ -296,6 +302,8 @@ def _loop_roles() -> list[Part]:
         Part("operator", _binding("Role", LOOP_ROLE, **own)),
         Part("operator", _role("Role", LOOP_ROLE, permissions.LOOP_LEASES, **hosts), leases, "elsewhere"),
         Part("operator", _binding("Role", LOOP_ROLE, **hosts), condition="elsewhere"),
+        Part("operator", _role("Role", LOOP_ROLE, permissions.LOOP_REPORTS, **reports), "The gateways' reports."),
+        Part("operator", _binding("Role", LOOP_ROLE, **reports)),
         *(part for name in permissions.DIALECTS for part in _dialect_role(name)),
     ]
 

@@ -252,6 +252,17 @@ LOOP_LEASES = (
 )
 """For the loop, in its namespace: the leader's Lease, and the Leases that hosts renew."""
 
+LOOP_REPORTS = (
+    Permission(
+        "coordination.k8s.io",
+        ("leases",),
+        (*FOLLOW, "create", "patch", "delete"),
+        "The loop reads how many requests wait at each gateway, and deletes the report of one whose pod is gone. A "
+        "gateway in the loop's process reports with the loop's account.",
+    ),
+)
+"""For the loop, in the namespace of the gateways' reports."""
+
 AGENT_HOST = (
     Permission(
         OURS,
@@ -325,6 +336,16 @@ GATEWAY = (
 
 GATEWAY_KEYS = (Permission("", ("secrets",), FOLLOW),)
 """For the gateway, in the namespace of its clients' keys, which has no other Secrets."""
+
+GATEWAY_REPORTS = (
+    Permission(
+        "coordination.k8s.io",
+        ("leases",),
+        ("create", "patch", "delete"),
+        "The report of how many requests are under way and wait, by which the loop scales and wakes services.",
+    ),
+)
+"""For the gateway, in the namespace of the reports, which has nothing else. The gateway writes nothing besides."""
 
 GATEWAY_ENGINES = (Permission("", ("secrets",), ("get",), "The gateway reads the Secrets that services name."),)
 """For the gateway, in namespaces whose engines have keys or certificates of their own."""

@@ -25,8 +25,12 @@ from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, ModelNotReady, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, ANNOTATION_MODE, ServiceKey
+from program.desired.replicas import with_replicas
 from program.desired.service import DesiredService
 from program.dialects.registry import DIALECTS, LLMKUBE, dialect_named, key_of
+from program.dialects.status.conditions import is_asleep
+
+_SETS = ("Deployment", "LeaderWorkerSet")
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ def render_subject(subject: Subject, live: Live, *, options: RenderOptions) -> R
         desired = parsed.desired
         if desired.host_placement is not None:
             desired = _place(_in_pool(desired, live), cr, live, notes)
+        desired = _as_scaled(subject, desired, live)
         options = options.model_copy(update=_facts(desired, live, options))
         rendered = render(desired, options)
     except DesiredError as error:
@@ -142,9 +147,21 @@ def _facts(desired: DesiredService, live: Live, options: RenderOptions) -> dict[
         "claim_exists": live.claim_exists(desired.key, options.claim_mode),
         "scaled_elsewhere": scaled_elsewhere(desired, deployment),
         "asleep": _is_asleep(desired, deployment),
-        "pool": pool_mark(deployment),
+        "pool": pool_mark(deployment) if desired.by_requests is None else "",
         "installed": live.installed,
     }
+
+
+def _as_scaled(subject: Subject, desired: DesiredService, live: Live) -> DesiredService:
+    """Return a service that is scaled by requests with the number of replicas that it has now."""
+    if desired.by_requests is None or is_stopped(desired):
+        return desired
+    if desired.host_placement is not None:
+        return with_replicas(desired, 0) if is_asleep(subject.cr) else desired
+    name = naming.deployment_name(desired.key.name) if desired.workloads is None else desired.workloads.main.name
+    sets = (obj for each, obj in live.objects(desired.key).items() if each.kind in _SETS and each.name == name)
+    found = next((obj["spec"].get("replicas") for obj in sets), None)
+    return desired if found is None else with_replicas(desired, int(found))
 
 
 def _place(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> DesiredService:

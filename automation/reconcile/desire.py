@@ -14,6 +14,7 @@ from automation.hosts.hosted import without_agent
 from automation.hosts.registry import HostProposal
 from automation.reconcile.node_paths import check_node_paths
 from automation.reconcile.observe import Observed
+from automation.serving.request_scaling import RequestScaler
 from automation.serving.scaling import pool_mark, scaled_elsewhere
 from automation.serving.sleep import SleepController
 from automation.serving.sleep_rule import State, hosted_sleep, sleeping_replicas
@@ -26,6 +27,7 @@ from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, ModelNotReady, NotYet, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
+from program.desired.replicas import with_replicas
 from program.desired.service import DesiredService
 from program.dialects.dialect import Dialect, Lookup
 
@@ -58,6 +60,7 @@ class Desirer:
     cluster: ClusterCache
     cache: ServiceCache
     sleep: SleepController
+    requests: RequestScaler
 
     def desire(
         self, key: ServiceKey, cr: Json, observed: Observed, dialect: Dialect, look: Lookup, *, options: RenderOptions
@@ -71,11 +74,26 @@ class Desirer:
             mode = mode_of(cr, self.cluster.namespace_annotations(key.namespace))
             parsed = dialect.parse(cr, look)
             check_node_paths(parsed.node_paths, options.node_path_roots)
-            member = self.sleep.turns.with_group(parsed.desired)
-            hosts = registry.propose(member, created=str(cr["metadata"].get("creationTimestamp", "")))
-            service = registry.with_hosts(member, hosts)
-            sleep = self._sleep_state(key, service, observed, mode)
-            pool = self.sleep.pool(key, observed) if mode == "Apply" else pool_mark(observed.deployment)
+            scaled = self.requests.scaled(
+                key,
+                cr,
+                parsed.desired,
+                observed,
+                may_change=mode == "Apply",
+                by_agent=self._has_agent(observed),
+            )
+            wanted = self.sleep.turns.with_group(parsed.desired)
+            if scaled is not None:
+                # A service that sleeps keeps its hosts.
+                wanted = with_replicas(wanted, max(1, scaled.replicas))
+            hosts = registry.propose(wanted, created=str(cr["metadata"].get("creationTimestamp", "")))
+            service = registry.with_hosts(wanted, hosts)
+            if scaled is not None and not scaled.replicas:
+                service = with_replicas(service, 0)
+            # Also for a service that is scaled by requests, so that one that was a member of a pool loses its grant.
+            state = self._sleep_state(key, service, observed, mode)
+            sleep = (scaled.sleep if scaled is not None else "") or state
+            pool = self._pool(key, service, observed, mode)
             options = options.model_copy(
                 update={
                     "claim_exists": self._claim_exists(key, observed, options),
@@ -116,6 +134,19 @@ class Desirer:
             # The service stays asleep or awake, as it is.
             state = "asleep" if sleeping_replicas(observed.deployment) is not None else ""
         return state or hosted_sleep(service, observed)
+
+    def _pool(self, key: ServiceKey, service: DesiredService, observed: Observed, mode: Mode) -> str:
+        """Return the pool in which a sleeping service waits; empty for none."""
+        if service.by_requests is not None and service.host_placement is None:
+            # It is no member any more. The mark of its last sleep may still be there.
+            return ""
+        return self.sleep.pool(key, observed) if mode == "Apply" else pool_mark(observed.deployment)
+
+    def _has_agent(self, observed: Observed) -> bool:
+        """Return whether an agent runs a process of the service."""
+        hosts = {str(each["spec"]["host"]) for each in observed.host_processes.values()}
+        found = (self.cluster.registry.capacity(host) for host in hosts)
+        return any(each is not None and not each.by_ssh for each in found)
 
     def _claim_exists(self, key: ServiceKey, observed: Observed, options: RenderOptions) -> bool:
         if options.claim_mode == "shared":

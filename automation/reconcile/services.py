@@ -17,6 +17,7 @@ from automation.engine.submissions import Asked
 from automation.reconcile.actions import PatchObject
 from automation.reconcile.desire import Desired, Desirer
 from automation.reconcile.observe import Observed, observe
+from automation.serving.request_scaling import RequestScaler
 from automation.serving.sleep import SleepController
 from automation.status.ownership import written_by_another
 from components.options import RenderOptions
@@ -74,11 +75,13 @@ class CacheLookup:
 class Services:
     """The services of one dialect. Reads caches only. Thread-safe for different services."""
 
-    def __init__(self, cluster: ClusterCache, cache: ServiceCache, sleep: SleepController) -> None:
+    def __init__(
+        self, cluster: ClusterCache, cache: ServiceCache, sleep: SleepController, requests: RequestScaler
+    ) -> None:
         self.info = DIALECTS[cache.name]
         self._cluster = cluster
         self._cache = cache
-        self._desirer = Desirer(cluster, cache, sleep)
+        self._desirer = Desirer(cluster, cache, sleep, requests)
         self._references: dict[ServiceKey, tuple[Reference, ...]] = {}
         """The objects that the last parse of a service looked up."""
 

@@ -14,6 +14,9 @@ _DECLINED = {130: "The answer to the question was no, or the command was interru
 _WOULD_CHANGE = {2: "With `--dry-run`: something would change."}
 _WRONG = {1: "At least one check failed, or the command failed."}
 
+_PLACE = {4: "There is no access: no cluster is configured, it refuses the caller, or it cannot be reached."}
+_WAITS = {3: "The service, or the download, was not ready in time. The work goes on.", **_PLACE}
+
 COMMANDS: dict[str, dict[int, str]] = {
     "adopt": {1: "A service failed, or the command failed. Other services may be adopted already."},
     "agent doctor": _WRONG,
@@ -28,28 +31,49 @@ COMMANDS: dict[str, dict[int, str]] = {
     },
     "cache list": {1: "At least one cache could not be read, or the command failed."},
     "cache prune": {1: "A cache could not be read, a model was not deleted, or the command failed."},
+    "catalog check": {1: "A file is missing or differs from its entry, or the command failed."},
     "cluster status": {1: "At least one part of the cluster is not up."},
+    "bench": {1: "A request failed, or the command failed.", **_WAITS},
+    "chat": _WAITS,
     "convert": {2: "With `--strict`: a field was lost. The documents are printed."},
+    "delete": {
+        1: "The answer was no, there is no terminal to ask and no `--yes`, or the command failed.",
+        **_PLACE,
+    },
+    "deploy": {
+        1: "The service failed, or the command failed.",
+        2: "With `--dry-run`: something would change.",
+        **_WAITS,
+    },
     "doctor": {1: "Something that the loop needs is missing."},
     "drift": {0: "There is no drift.", 1: "The command failed.", 2: "There is drift."},
     "host doctor": {1: "Something that the host needs to serve is missing, or the command failed."},
     "host drain": {1: "Services that can move were still on the host at the end, or the command failed."},
     "install": {2: "With `--preview`: something would change."},
     "leaders": {1: "A shard has no leader, no loop has led yet, or the command failed."},
+    "list": _PLACE,
+    "open": _WAITS,
     "policy check": {1: "A mandatory policy is violated, or a file or policy is invalid."},
     "preview": {
         0: "Nothing would change.",
         1: "The command failed, or the change would be refused.",
         2: "Something would change.",
     },
+    "ps": _PLACE,
+    "pull": _WAITS,
+    "queue": _PLACE,
     "rollback": {2: "With `--preview`: something would change."},
     "run": {
         0: "The loop was stopped by SIGTERM or Ctrl-C. With `--once`: every service was applied.",
         1: "The loop failed or lost its Lease. With `--once`: a service was not applied, or a pass failed.",
     },
+    "scale": _PLACE,
+    "start": _PLACE,
     "state doctor": {1: "A loop cannot work with this state, or the command failed."},
     "state repair": _DECLINED,
     "state unlock": _DECLINED,
+    "status": _PLACE,
+    "stop": _PLACE,
     "uninstall": _DECLINED,
 }
 """The codes with a meaning of their own, by command."""

@@ -23,6 +23,8 @@ def scaled_elsewhere(desired: DesiredService, deployment: Json | None) -> bool:
     scaled_by = str(((deployment or {}).get("spec") or {}).get("scaled_by", ""))
     if deployment is None or desired.autoscaling is not None or not scaled_by or is_stopped(desired):
         return False
+    if desired.by_requests is not None:
+        return False
     asked = deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASKED_REPLICAS)
     if asked is None:
         # Until now the service had an autoscaler, whose number does not count any more; or a development version

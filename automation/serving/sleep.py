@@ -175,7 +175,8 @@ class SleepController:
     def _may_wait(self, desired: DesiredService) -> bool:
         """Return whether a service could wait for a turn: the proxy gets its requests, and nothing else scales it."""
         in_pods = desired.host_placement is None and desired.workloads is None
-        return bool(self._address) and in_pods and desired.autoscaling is None and not is_stopped(desired)
+        alone = desired.autoscaling is None and desired.by_requests is None
+        return bool(self._address) and in_pods and alone and not is_stopped(desired)
 
     def _is_followed(self, key: ServiceKey, desired: DesiredService, observed: Observed, grant: Grant | None) -> bool:
         """Return whether the service may sleep, takes turns, or waits since it took turns."""

@@ -17,7 +17,7 @@ from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
-from program.dialects.status.conditions import MODEL_TRANSFER_REASONS, Reason
+from program.dialects.status.conditions import START_FAILURES
 from program.runtimes import runtime_for
 from program.runtimes.base import ProgressMetrics
 
@@ -26,18 +26,6 @@ State = Literal["", "asleep", "waking"]
 LEAST_EVERY_S, MOST_EVERY_S = 1.0, 120.0
 READINGS = 4
 """Readings in one idle timeout."""
-FAILING = MODEL_TRANSFER_REASONS | {
-    Reason.COMPLETION_FAILED,
-    Reason.CRASH_LOOPING,
-    Reason.DRIVER_TOO_OLD,
-    Reason.IMAGE_PULL_FAILED,
-    Reason.NO_NODE_FITS,
-    Reason.OUT_OF_MEMORY,
-    Reason.PODS_REFUSED,
-    Reason.POD_FAILING,
-    Reason.UNBINDABLE_MODEL_CACHE,
-}
-"""Reasons of a status for which requests do not wait any longer, because a wait does not help."""
 FRESH_S = 3.0
 """The greatest age of the reading that decides."""
 
@@ -66,14 +54,20 @@ class Quiet:
 
 def unsupported_reason(desired: DesiredService, *, address: str) -> Problem | None:
     """Return why a service in pods whose spec enables sleep cannot sleep; None when it can, or does not enable it."""
-    if desired.sleep is None or desired.host_placement is not None:
+    if desired.sleep is None or desired.host_placement is not None or desired.by_requests is not None:
         return None
     why = ""
     if desired.autoscaling is not None:
-        why = "has no effect with spec.autoscaling; set its minReplicas to 0, so that KEDA scales to zero"
+        why = (
+            "has no effect with spec.autoscaling; set its minReplicas to 0, so that KEDA scales to zero, or add "
+            f"annotation {keys.ANNOTATION_SCALE_BY}: requests"
+        )
     elif runtime_for(desired.engine).progress(desired) is None:
         kind = "an API key" if desired.api_key else f"runtime {desired.engine.kind}"
-        why = f"replicas with {kind} do not report whether clients use them, so they never sleep"
+        why = (
+            f"replicas with {kind} do not report whether clients use them, so they never sleep; if all clients use "
+            f"the gateway, add annotation {keys.ANNOTATION_SCALE_BY}: requests"
+        )
     elif not address:
         why = "needs an address at which Herdsman receives requests for sleeping services (HERDSMAN_PROXY_ADDRESS)"
     if not why:
@@ -85,7 +79,7 @@ def unsupported_reason(desired: DesiredService, *, address: str) -> Problem | No
 
 def may_sleep(desired: DesiredService, *, address: str) -> bool:
     """Return whether a service in pods may sleep."""
-    asks = desired.sleep is not None and desired.host_placement is None
+    asks = desired.sleep is not None and desired.host_placement is None and desired.by_requests is None
     return asks and unsupported_reason(desired, address=address) is None and not is_stopped(desired)
 
 
@@ -146,6 +140,6 @@ def start_failure(cr: Json) -> str:
     """Return why the replicas do not start, by the status; empty while they may."""
     conditions = {c["type"]: c for c in (cr.get("status") or {}).get("conditions") or ()}
     ready = conditions.get("Ready") or {}
-    if ready.get("reason") not in FAILING:
+    if ready.get("reason") not in START_FAILURES:
         return ""
     return f"{ready['reason']}: {ready.get('message', '')}"[:300]

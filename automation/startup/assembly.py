@@ -44,6 +44,7 @@ from automation.models.probe_marks import ProbeMarks
 from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
 from automation.serving.checks import Checks
+from automation.serving.request_scaling import RequestScaler
 from automation.serving.sleep import SleepController
 from automation.serving.turns.pools import ModelPools
 from automation.serving.wake import own_address
@@ -199,6 +200,8 @@ def assemble(
     )
     sleep = SleepController(client, address=address, requeue=services.add_after, turns=pools)
     stack.callback(sleep.close)
+    requests = RequestScaler(client, requeue=services.add_after)
+    stack.callback(requests.close)
     proxied = ProxyCollector(sleep.proxy)
     metrics.registry.register(proxied)
     stack.callback(metrics.registry.unregister, proxied)
@@ -222,6 +225,7 @@ def assemble(
         requeue=services.add_after,
         requeue_if=services.add_after_if,
         sleep=sleep,
+        requests=requests,
         metrics=metrics,
         history=history,
         ignored=ignored,
@@ -268,6 +272,7 @@ def assemble(
         stack.callback(certificates.stop)
         policies.start()
         sleep.start(settings.namespaces)
+        requests.start()
         if not shard.is_first:
             return
         lost_hosts = LostHosts(

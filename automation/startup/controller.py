@@ -21,6 +21,7 @@ from automation.reconcile.report import Reporter
 from automation.reconcile.review import Reviewer
 from automation.reconcile.services import Services
 from automation.serving.checks import Checks
+from automation.serving.request_scaling import RequestScaler
 from automation.serving.sleep import SleepController
 from automation.status.event_recorder import EventRecorder
 from automation.status.writer import StatusWriter
@@ -46,6 +47,7 @@ def make_controller(
     requeue_if: Callable[[ServiceKey, float, Callable[[], bool]], None],
     approval: Approval,
     sleep: SleepController,
+    requests: RequestScaler,
     metrics: Metrics,
     history: RevisionRecorder,
     ignored: IgnoredFields,
@@ -56,7 +58,9 @@ def make_controller(
     def clock() -> datetime:
         return datetime.now(UTC)
 
-    services: Mapping[str, Services] = {name: Services(cluster, cache, sleep) for name, cache in cluster.caches.items()}
+    services: Mapping[str, Services] = {
+        name: Services(cluster, cache, sleep, requests) for name, cache in cluster.caches.items()
+    }
     on_written = {LLMKUBE: metrics.on_service_status}
     statuses = {
         name: StatusWriter(
@@ -80,6 +84,7 @@ def make_controller(
         checks.drop_service(key)
         approval.drop_service(key)
         sleep.drop_service(key)
+        requests.drop_service(key)
         cluster.quotas.release(key)
         cluster.registry.release(key)
         drift.drop_service(key)

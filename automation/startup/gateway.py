@@ -1,8 +1,8 @@
 """A gateway in the process of the loop (`herdsman run --gateway`), for small clusters and for one machine.
 
-`automation.cli.run` starts it before the loop, and whether or not the loop leads: the gateway only reads. It uses a
-separate client and separate caches. A fault of the gateway ends neither the loop nor its lease; the gateway is started
-again.
+`automation.cli.run` starts it before the loop, and whether or not the loop leads: the gateway writes nothing but its
+report of requests. It uses a separate client and separate caches. A fault of the gateway ends neither the loop nor its
+lease; the gateway is started again.
 """
 
 from __future__ import annotations

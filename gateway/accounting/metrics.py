@@ -142,11 +142,16 @@ class Metrics(Collector):
         ejected = GaugeMetricFamily(
             "herdsman_gateway_ejected_replicas", "Replicas that are left out after failures", labels=["model"]
         )
+        waiting = GaugeMetricFamily(
+            "herdsman_gateway_waiting_requests", "Requests that wait for the start of a replica", labels=["model"]
+        )
         for backend in self._backends.all():
             model, endpoints = str(backend.route.model.service), backend.balancer.endpoints
             replicas.add_metric([model], len(endpoints))
             ejected.add_metric([model], sum(1 for each in endpoints if each.ejected_until))
-        return (replicas, ejected)
+            if backend.route.holding is not None:
+                waiting.add_metric([model], backend.waiting.counts.held)
+        return (replicas, ejected, waiting)
 
     def _of_ledger(self) -> Iterable[Metric]:
         if self._ledger is None:

@@ -29,6 +29,7 @@ from kubeapi.informer import Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.dialects.registry import DIALECTS, is_part_of_another
+from program.dialects.status.conditions import is_asleep
 
 GATHER_S = 0.05
 """How long changes are gathered before the routes are made, and how often it is checked whether all is listed."""
@@ -134,7 +135,7 @@ class ClusterRoutes:
         self._engines.keep_only({service_name(*each) for each in services})
         made = self._with_access(services, routes_of(services, self._slices.list(), self._engines.known()))
         self._publish(made)
-        asleep = {service_name(*each) for each in services if routes.is_asleep(each[1])}
+        asleep = {service_name(*each) for each in services if is_asleep(each[1])}
         self._engines.ask(route for route in made if route.model.service not in asleep)
 
     def _with_access(self, services: Sequence[tuple[str, Json]], made: Sequence[Route]) -> list[Route]:
@@ -171,6 +172,7 @@ def _trimmed(dialect: str, obj: Json) -> Json:
         "metadata": {key: metadata[key] for key in kept if key in metadata},
         "status": {"conditions": [each for each in conditions if each.get("type") == "Ready"]},
         _ENGINE_KEY: key_of(dialect, obj),
+        routes.DECLARED: routes.declared_name(dialect, obj),
     }
 
 

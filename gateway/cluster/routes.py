@@ -15,24 +15,33 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from agent.contract import LABEL_HOST
+from agent.proxy.limits import DEFAULT_MAX_HELD, DEFAULT_WAKE_TIMEOUT_S
 from agent.proxy.upstream import Target
 from gateway.engines.backends import Locality, Route
 from gateway.engines.balancer import EVEN, Traits
+from gateway.engines.waiting import Holding
 from gateway.names import Model, ServiceName
 from gateway.price import FREE, Price
 from kubeapi.json_types import Json
+from program.desired.errors import SpecInvalid
 from program.desired.keys import (
     ANNOTATION_LOAD_BALANCING,
     ANNOTATION_LOAD_LOCALITY,
     ANNOTATION_LOAD_WEIGHTS,
     ANNOTATION_MODEL_ALIASES,
+    ANNOTATION_SCALE_BY,
     ANNOTATION_SERVED_NAME,
     ANNOTATION_TOKEN_PRICE,
     service_dns_name,
 )
+from program.dialects.annotations import read_annotations
 from program.dialects.kserve.naming import workload_service
 from program.dialects.llmaz.naming import front_name
+from program.dialects.llmaz.parse.playground import main_model
+from program.dialects.status.conditions import START_FAILURES, Reason, is_asleep, ready_condition
 
+DECLARED = "declaredName"
+"""The part of a trimmed service with the name by which its engine serves the model, as its spec declares it."""
 LABEL_SERVICE_NAME = "kubernetes.io/service-name"
 
 _FRONTS = {
@@ -74,6 +83,16 @@ def routes_of(
     return [_route(dialect, cr, targets, engines) for dialect, cr in services]
 
 
+def declared_name(dialect: str, cr: Json) -> str:
+    """Return the name by which the engine of a service serves its model, if its spec declares one; else nothing."""
+    spec = cr.get("spec")
+    if dialect == "llmaz":
+        return main_model(spec)
+    if dialect == "kserve":
+        return str(_get(_get(spec, "model"), "name") or cr["metadata"]["name"])
+    return ""
+
+
 def service_name(dialect: str, cr: Json) -> ServiceName:
     """Return the name of a service from its custom resource."""
     return ServiceName(cr["metadata"]["namespace"], cr["metadata"]["name"], dialect)
@@ -92,7 +111,7 @@ def _route(
     found = targets.get(ServiceName(service.namespace, _FRONTS[dialect](service.name)), {})
     aliases = tuple(word for part in annotations.get(ANNOTATION_MODEL_ALIASES, "").split(",") if (word := part.strip()))
     # An engine that sleeps cannot be asked, and its first request may use the declared name.
-    declared = tuple(name for name in (annotations.get(ANNOTATION_SERVED_NAME, ""),) if name)
+    declared = tuple(name for name in (annotations.get(ANNOTATION_SERVED_NAME, "") or cr.get(DECLARED, ""),) if name)
     model = Model(
         service,
         engine_names=engine.names or declared,
@@ -110,9 +129,36 @@ def _route(
         frozenset(target for target, replica in found.items() if replica.tls),
         traits=_traits(found, annotations.get(ANNOTATION_LOAD_WEIGHTS, "")),
         locality=_LOCALITIES.get(annotations.get(ANNOTATION_LOAD_LOCALITY, ""), ""),
+        holding=holding_of(cr),
     )
 
 
+def holding_of(cr: Json) -> Holding | None:
+    """Return how requests wait for a service; None if they do not, because no request starts a replica of it."""
+    annotations = cr["metadata"].get("annotations") or {}
+    if not annotations.get(ANNOTATION_SCALE_BY):
+        return None
+    try:
+        annotated = read_annotations(annotations)
+    except SpecInvalid:
+        return None  # the loop changes nothing before the annotations are corrected
+    ready = ready_condition(cr)
+    reason, message = str(ready.get("reason", "")), str(ready.get("message", ""))[:_SHOWN]
+    if reason in _STOPPED:
+        return None
+    told = f"{reason}: {message}" if reason else ""
+    return Holding(
+        DEFAULT_WAKE_TIMEOUT_S if annotated.wake_timeout_s is None else annotated.wake_timeout_s,
+        DEFAULT_MAX_HELD if annotated.max_held_requests is None else annotated.max_held_requests,
+        told,
+        told if reason in _FAILED else "",
+    )
+
+
+_SHOWN = 300
+"""How much of a condition's message an error repeats, in characters."""
+_STOPPED = frozenset({Reason.STOPPED, Reason.SUSPENDED})
+_FAILED = START_FAILURES | {Reason.MODEL_NOT_FOUND, Reason.POLICY_VIOLATED, Reason.SPEC_INVALID}
 _LOCALITIES: Mapping[str, Locality] = {"PreferSameNode": "PreferSameNode", "PreferSameZone": "PreferSameZone"}
 _WEIGHT = re.compile(r"\s*([^\s=]+)=([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*")
 
@@ -125,12 +171,6 @@ def _traits(found: Mapping[Target, _Replica], weights: str) -> dict[Target, Trai
         target: Traits(replica.node, replica.zone, shares.get(replica.node, 1.0)) for target, replica in found.items()
     }
     return {target: each for target, each in traits.items() if each != EVEN}
-
-
-def is_asleep(cr: Json) -> bool:
-    """Return whether a service sleeps, so that any request to it wakes it."""
-    conditions = _list(_get(cr.get("status"), "conditions"))
-    return any(_get(each, "type") == "Ready" and _get(each, "reason") == "Asleep" for each in conditions)
 
 
 def _state(cr: Json, *, reachable: bool) -> str:

@@ -14,8 +14,11 @@ from agent.proxy.limits import Limits
 from agent.proxy.upstream import Pool, Target
 from gateway.engines.access import OPEN, EngineAccess
 from gateway.engines.balancer import ANYWHERE, Balancer, Nearness, Traits
+from gateway.engines.waiting import Holding, Waiting
 from gateway.names import Model, Names, ServiceName
 from gateway.routers.runtime import Routers
+from program.desired.keys import ServiceKey
+from program.desired.request_report import Counts
 
 Locality = Literal["", "PreferSameZone", "PreferSameNode"]
 
@@ -36,6 +39,8 @@ class Route:
     """Where the replicas are, and their weights. One that is not named has the weight 1."""
     locality: Locality = ""
     """Which replicas are preferred: those near to the gateway, as far as it knows its own place."""
+    holding: Holding | None = None
+    """How requests wait while no replica runs. None: they do not wait."""
     on_refused: Callable[[], None] | None = field(default=None, compare=False)
     """Called when an engine refuses the gateway's key or shows a certificate that is not trusted; returns at once."""
 
@@ -43,8 +48,15 @@ class Route:
 class Backend:
     """One model with its replicas."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, route: Route, place: Nearness = ANYWHERE) -> None:
-        """`place` is the node and the zone of the gateway."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        route: Route,
+        place: Nearness = ANYWHERE,
+        waits: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`place` is the node and the zone of the gateway. `waits` is called when requests begin to wait."""
+        self.waiting = Waiting(loop, str(route.model.service), waits)
         self.balancer = Balancer()
         self.used_at = float("-inf")
         """When the last request came."""
@@ -64,6 +76,13 @@ class Backend:
             gone = set(self._pools)  # a new connection shows a certificate that is trusted now
         for target in gone:
             self._pools.pop(target).keep_only(())
+        self.waiting.update(route.holding, ready=bool(route.targets))
+
+    @property
+    def key(self) -> ServiceKey:
+        """The service, as the loop names it."""
+        service = self.route.model.service
+        return ServiceKey(service.dialect, service.namespace, service.name)
 
     def _near(self, locality: Locality) -> Nearness:
         near = (
@@ -87,7 +106,8 @@ class Backend:
         return pool
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Answer the requests that wait, and close the idle connections."""
+        self.waiting.close()
         for pool in self._pools.values():
             pool.keep_only(())
         self._pools.clear()
@@ -104,6 +124,8 @@ class Backends:
         self.are_known = False
         """The models of the cluster were read."""
         self.routers = Routers()
+        self.on_waits: Callable[[], None] = lambda: None
+        """Called when requests of a model begin to wait; returns at once."""
 
     def set_routes(self, routes: Iterable[Route]) -> Set[ServiceName]:
         """Replace the models. Return those that are gone."""
@@ -114,11 +136,18 @@ class Backends:
             self._backends.pop(service).close()
         for service, route in wanted.items():
             if (backend := self._backends.get(service)) is None:
-                self._backends[service] = Backend(self._loop, route, self._place)
+                self._backends[service] = Backend(self._loop, route, self._place, self._waits)
             elif backend.route != route:
                 backend.update(route)
         self.names = Names.of(route.model for route in wanted.values())
         return gone
+
+    def _waits(self) -> None:
+        self.on_waits()
+
+    def reported(self) -> dict[str, Counts]:
+        """Return the requests of the models whose replicas the loop scales by them. Any thread may call it."""
+        return {str(each.key): each.waiting.counts for each in self.all() if each.route.holding is not None}
 
     def of(self, service: ServiceName) -> Backend | None:
         """Return the backend of a service."""

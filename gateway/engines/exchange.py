@@ -52,8 +52,13 @@ class Exchange:
         limits: GatewayLimits,
         loop: asyncio.AbstractEventLoop,
         gives_up: Callable[[], None] = lambda: None,
+        *,
+        counts: bool = True,
     ) -> None:
-        """`gives_up` is called when a replica that got the request is stopped before its answer."""
+        """`gives_up` is called when a replica that got the request is stopped before its answer.
+
+        `counts`: it is a client's request, which keeps the service awake, and waits while no replica runs.
+        """
         self.backend = backend
         self.answering = False
         """The answer has begun."""
@@ -62,13 +67,20 @@ class Exchange:
         self._requester = requester
         self._limits = limits
         self._loop = loop
-        self._gives_up = gives_up
+        self._stopped = gives_up
+        self._is_clients = counts
+        self._is_active = False
         self._method = b""
         self._head = b""
         self._body = b""
         self._key = ""
         self._tried: set[Target] = set()
         self._attempt: _Attempt | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the request waits for a replica to start."""
+        return self.backend.waiting.has(self)
 
     def start(self, method: bytes, head: bytes, body: bytes, key: str) -> None:
         """Send a request; `head` lacks its Host line, and `key` is what the choice of a replica depends on."""
@@ -81,6 +93,8 @@ class Exchange:
             )
             return
         self._method, self._head, self._body, self._key = method, head + access.authorization, body, key
+        if self._is_clients:
+            self.backend.waiting.total += 1
         self._try()
 
     def cancel(self) -> None:
@@ -88,8 +102,10 @@ class Exchange:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             if attempt.upstream is not None and not self.answering:
-                self._gives_up()
+                self._stopped()
             attempt.end()
+        self.backend.waiting.remove(self)
+        self._count_end()
 
     def pause(self) -> None:
         """Read no more of the answer for now."""
@@ -120,12 +136,41 @@ class Exchange:
     def _try(self) -> None:
         endpoint = self.backend.balancer.choose(self._key, self._tried)
         if endpoint is None:
-            self._requester.no_answer(self._no_replica())
+            self._wait()
             return
+        self._count_begin()
         self._tried.add(endpoint.target)
         self.moved_at = self._loop.time()
         self._attempt = _Attempt(self, endpoint, self._method)
         self._attempt.start(self.backend, self._head, self._body, self._loop)
+
+    def _wait(self) -> None:
+        """Wait for a replica if the service may start one, else answer with an error."""
+        holding, error = self.backend.route.holding, self._no_replica()
+        self._count_end()
+        if self._is_clients and holding is not None and not self._tried:
+            if (refused := self.backend.waiting.add(self, holding)) is None:
+                return
+            error = refused
+        self._requester.no_answer(error)
+
+    def goes_on(self) -> None:
+        """Send the request: a replica is ready."""
+        self._try()
+
+    def gives_up(self, error: GatewayError) -> None:
+        """Answer that no replica became ready."""
+        self._requester.no_answer(error)
+
+    def _count_begin(self) -> None:
+        if self._is_clients and not self._is_active:
+            self._is_active = True
+            self.backend.waiting.active += 1
+
+    def _count_end(self) -> None:
+        if self._is_active:
+            self._is_active = False
+            self.backend.waiting.active -= 1
 
     def _no_replica(self) -> GatewayError:
         model, retry_s = self.backend.route.model, self._limits.retry_after_s
@@ -157,6 +202,7 @@ class Exchange:
             # The client would take it for a refusal of its own key.
             attempt.end()
             self._attempt = None
+            self._count_end()
             self.backend.refused()
             message = f"the engine of `{self.backend.route.model.service}` refused the gateway's key"
             self._requester.no_answer(GatewayError(502, "engine_refused_key", message))
@@ -173,6 +219,7 @@ class Exchange:
     def ends(self) -> None:
         """Finish after the whole answer."""
         self._attempt = None
+        self._count_end()
         self._requester.answer_ends()
 
     def fails(self, attempt: _Attempt, error: GatewayError) -> None:
@@ -185,12 +232,14 @@ class Exchange:
         if self._can_retry():
             self._try()
         else:
+            self._count_end()
             self._requester.no_answer(error)
 
     def breaks_off(self, attempt: _Attempt) -> None:
         """Let the requester see that the answer is incomplete."""
         self._attempt = None
         self.backend.balancer.failed(attempt.endpoint)
+        self._count_end()
         self._requester.answer_breaks_off()
 
 

@@ -187,14 +187,24 @@ class RoutedExchange:
         names = found.route.model.engine_names
         payload = body.with_model(names[0] if names else backend.service)
         key = body.prefix() if found.route.prefix_hash and head.path in heads.PROMPT_PATHS else ""
-        exchange = Exchange(leg, found, limits, self._loop, leg.gives_up)
+        # A copy neither wakes a service nor keeps it awake: no client waits for its answer.
+        counts = not isinstance(leg, Copy)
+        exchange = Exchange(leg, found, limits, self._loop, leg.gives_up, counts=counts)
         leg.call = exchange
         exchange.start(head.method.encode(), head.outgoing(len(payload)), payload, f"\0{key}" if key else "")
 
     def _late(self, leg: Leg, timeout_s: float) -> None:
+        waits = isinstance(leg.call, Exchange) and leg.call.is_waiting
+        if waits and not self._left:
+            # Its service starts, and no other backend could answer. The wait has a limit of its own.
+            leg.timer = self._loop.call_later(timeout_s, self._late, leg, timeout_s)
+            return
         leg.cancel()
-        message = f"the backend did not begin to answer within {timeout_s:g} s"
-        self.failed(leg, GatewayError(504, "upstream_timeout", message))
+        if waits:
+            error = GatewayError(503, _WAKE_TIMEOUT, f"the service did not start within {timeout_s:g} s")
+        else:
+            error = GatewayError(504, "upstream_timeout", f"the backend did not begin to answer within {timeout_s:g} s")
+        self.failed(leg, error)
 
     def _copy(self, backend: RouterBackend) -> None:
         state, routers, size = self._routed.state, self._backends.routers, len(self._routed.body.unchanged())
@@ -248,7 +258,7 @@ class RoutedExchange:
         if error.code == KEY_REFUSED and leg.backend.external is not None:
             router = self._routed.state.router
             self._routed.state.read_again([SecretName(router.namespace, leg.backend.external.secret)])
-        if error.status >= 500:
+        if error.status >= 500 and error.code != _WAKE_TIMEOUT:
             self._routed.state.failed(leg.backend.name)
         else:
             self._routed.state.left(leg.backend.name)
@@ -282,6 +292,8 @@ class RoutedExchange:
         self._backends.routers.audit.write(self._routed.state.router, line)
 
 
+_WAKE_TIMEOUT = "wake_timeout"
+"""Code of the error of a service that sleeps or starts, which is healthy."""
 _SENT = RequestBody("", "", {})
 """Stands for a body that is not needed any more, because the answer has begun."""
 _NOT_READ = "the gateway has not read the Secret of the provider yet"

@@ -82,12 +82,15 @@ class HealthChecks:
         if backend.external is not None:
             return await self._provider_answers(backend.external.url, check)
         found = self._backends.of(ServiceName(state.router.namespace, backend.service))
-        if found is None or not found.route.targets:
+        if found is None:
             return False
         if found.route.model.state == "asleep":
             return True
+        if not found.route.targets:
+            # Requests wait for it, and its wake has not failed.
+            return found.route.holding is not None and not found.route.holding.failure
         probe = _Probe(self._loop.create_future())
-        exchange = Exchange(probe, found, replace(self._limits, attempts=1), self._loop)
+        exchange = Exchange(probe, found, replace(self._limits, attempts=1), self._loop, counts=False)
         exchange.start(b"GET", f"GET {quote(check.path, safe='/?=&%')} HTTP/1.1\r\nAccept: */*\r\n".encode(), b"", "")
         try:
             async with asyncio.timeout(check.timeout_s):

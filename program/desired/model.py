@@ -135,6 +135,8 @@ class GgufFacts(FrozenModel):
     """Key and value heads of a layer; if layers differ, the largest number."""
     head_counts_kv: tuple[int, ...] = ()
     """Key and value heads by layer, only if layers differ (0: a layer without attention)."""
+    recurrent_bytes: int | None = None
+    """Size of the state that the recurrent layers of a hybrid model keep for one slot, all layers together."""
     sliding_window: int | None = None
     """Tokens that a layer with sliding-window attention looks back; None if every layer sees the whole context."""
     sliding_window_layers: int | None = None

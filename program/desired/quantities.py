@@ -2,9 +2,9 @@
 
 Called by the dialects' parsers, the loop's caches and agents.
 
-This is the only parser of quantities in the project. `kubernetes.utils.quantity` computes the numbers. It accepts more
-than the API server does (`NaN`, `1_000`, `1e3Ki`, `1e999999999`), so this module first checks the text against the
-grammar of Kubernetes' `resource.Quantity`, and rounds and caps the number as Kubernetes does (ADR 49).
+This is the only parser of quantities in the project. It follows the grammar of Kubernetes' `resource.Quantity`, and
+rounds and caps the number as Kubernetes does. The parser of the package `kubernetes` accepts more than the API server
+does (ADR 49), and agents are installed without that package (ADR 74).
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ from decimal import ROUND_UP, Context, Decimal, localcontext
 from math import ceil
 
 from program.desired.errors import SpecInvalid
-from program.module_import import import_alone
-
-_PACKAGE = import_alone("kubernetes.utils.quantity")
 
 _FORM = re.compile(
-    r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d+))?",
+    r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d+))?",
     re.ASCII,
 )
+_FACTORS = {
+    "": Decimal(1),
+    **{
+        suffix: Decimal(1000) ** power
+        for suffix, power in zip("numkMGTPE", (-3, -2, -1, 1, 2, 3, 4, 5, 6), strict=True)
+    },
+    **{f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", start=1)},
+}
+"""The number by which a suffix multiplies."""
 _EXAMPLE = {"memory": "`16Gi` or `512Mi`", "cpu": "`2` or `500m`"}
 _LARGEST = Decimal(2) ** 63
 _NANO = Decimal("1e-9")
@@ -43,9 +49,10 @@ def read_quantity(text: str) -> Decimal:
         raise ValueError(f"`{text[:64]}` is not a quantity")
     if abs(int(match["exponent"] or "0")) > _LARGEST_EXPONENT:
         raise ValueError(f"`{text[:64]}` is out of range")
+    suffix = match["suffix"] or ""
     with localcontext(_EXACT):
-        value: Decimal = _PACKAGE.parse_quantity(text)
-    if (match["suffix"] or "").endswith("i"):
+        value = Decimal(f"{match['number']}e{match['exponent'] or 0}") * _FACTORS[suffix]
+    if suffix.endswith("i"):
         value = max(min(value, _LARGEST - 1), 1 - _LARGEST)
     exact = value.as_tuple().exponent
     if isinstance(exact, int) and exact < -9:

@@ -200,6 +200,18 @@ class Sleep(FrozenModel):
     """How many requests wait at once; None uses the proxy's default."""
 
 
+class RequestScaling(FrozenModel):
+    """The loop sets the number of replicas by the requests at the gateways, and no autoscaler exists."""
+
+    min_replicas: int = 1
+    """The fewest replicas while the service is awake; at least 1."""
+    max_replicas: int = 1
+    target: int | None = None
+    """Requests under way for each replica. None: the number is `min_replicas` while the service is awake."""
+    idle_timeout_s: float | None = None
+    """No replica runs after this time without a request. None: the service never sleeps."""
+
+
 DriftAction = Literal["repair", "report"]
 
 
@@ -273,6 +285,8 @@ class DesiredService(FrozenModel):
     """Kubernetes also waits for the completion check before it sends requests to a pod."""
     sleep: Sleep | None = None
     """None: replicas run even without requests."""
+    by_requests: RequestScaling | None = None
+    """How the requests at the gateways set the number of replicas. None: they do not."""
     served_name: str = ""
     """The model's name for clients; empty uses the engine's default. Only some engines have a flag for it."""
     drain_s: float | None = None

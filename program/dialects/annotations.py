@@ -101,6 +101,10 @@ class Annotated(FrozenModel):
     scale_query: str = ""
     idle_path: str = ""
     sleep: Sleep | None = None
+    wake_timeout_s: float | None = None
+    max_held_requests: int | None = None
+    scale_by_requests: bool = False
+    """The gateways' requests set the number of replicas; `request_scaling` reads how."""
     served_name: str = ""
     drain_s: float | None = None
     """The same as `DesiredService.drain_s`."""
@@ -132,6 +136,9 @@ def read_annotations(annotations: Mapping[str, str]) -> Annotated:
         scale_query=annotations.get(keys.ANNOTATION_SCALE_QUERY, "").strip(),
         idle_path=_idle_path(annotations),
         sleep=_sleep(annotations),
+        wake_timeout_s=_duration_s(annotations, keys.ANNOTATION_WAKE_TIMEOUT),
+        max_held_requests=_max_held(annotations),
+        scale_by_requests=_one_of(annotations, keys.ANNOTATION_SCALE_BY, ("requests",)) is not None,
         served_name=_served_name(annotations),
         drain_s=_drain_s(annotations),
         drift=_drift(annotations),
@@ -322,10 +329,10 @@ def _host_names(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
 def _sleep(annotations: Mapping[str, str]) -> Sleep | None:
     after_s = _duration_s(annotations, keys.ANNOTATION_IDLE_TIMEOUT)
     wake_s = _duration_s(annotations, keys.ANNOTATION_WAKE_TIMEOUT)
-    held = annotations.get(keys.ANNOTATION_MAX_HELD_REQUESTS, "")
-    if held and not (held.isascii() and held.isdigit() and len(held) < 7):
-        raise _invalid(keys.ANNOTATION_MAX_HELD_REQUESTS, f"`{held[:64]}` is not a number")
+    held = _max_held(annotations)
     if after_s is None:
+        if annotations.get(keys.ANNOTATION_SCALE_BY):
+            return None  # with `minReplicas: 0` the service sleeps too, and the gateway reads how requests wait
         for name in (keys.ANNOTATION_WAKE_TIMEOUT, keys.ANNOTATION_MAX_HELD_REQUESTS):
             if annotations.get(name):
                 raise _invalid(
@@ -334,7 +341,14 @@ def _sleep(annotations: Mapping[str, str]) -> Sleep | None:
                     f"one",
                 )
         return None
-    return Sleep(idle_timeout_s=after_s, wake_timeout_s=wake_s, max_held_requests=int(held) if held else None)
+    return Sleep(idle_timeout_s=after_s, wake_timeout_s=wake_s, max_held_requests=held)
+
+
+def _max_held(annotations: Mapping[str, str]) -> int | None:
+    held = annotations.get(keys.ANNOTATION_MAX_HELD_REQUESTS, "")
+    if held and not (held.isascii() and held.isdigit() and len(held) < 7):
+        raise _invalid(keys.ANNOTATION_MAX_HELD_REQUESTS, f"`{held[:64]}` is not a number")
+    return int(held) if held else None
 
 
 def _served_name(annotations: Mapping[str, str]) -> str:
@@ -425,13 +439,23 @@ _ON_HOSTS = (
     keys.ANNOTATION_MODEL_FORMAT,
 )
 _ASLEEP = (keys.ANNOTATION_IDLE_TIMEOUT, keys.ANNOTATION_WAKE_TIMEOUT, keys.ANNOTATION_MAX_HELD_REQUESTS)
-NOT_IN_WORKLOADS = tuple(dict.fromkeys((*POD_ONLY_ANNOTATIONS, *EXPOSE_DETAILS, *_ASLEEP)))
+NOT_IN_WORKLOADS = tuple(dict.fromkeys((*POD_ONLY_ANNOTATIONS, *EXPOSE_DETAILS)))
 """Annotations that have no effect on pods that users describe, only on LLMKube's, which Herdsman describes."""
 
 
 def not_in_workloads(annotations: Mapping[str, str]) -> tuple[Problem, ...]:
     """List the annotations without an effect on such a service while it runs in pods."""
+    by_requests = bool(annotations.get(keys.ANNOTATION_SCALE_BY))
     return (
+        *(
+            _problem(
+                name,
+                f"needs annotation {keys.ANNOTATION_SCALE_BY}: requests on a service that describes its pods itself; "
+                "add it, or remove this one",
+            )
+            for name in _ASLEEP
+            if annotations.get(name) and not by_requests
+        ),
         *(
             _problem(name, "has no effect on a service that describes its pods itself; remove it")
             for name in NOT_IN_WORKLOADS

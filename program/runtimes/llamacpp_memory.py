@@ -190,7 +190,10 @@ def _head_widths(gguf: GgufFacts) -> tuple[float, float] | None:
 
 
 def _cache_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | None:
-    """Return the size in bytes of the key and value cache of all layers; None if the header lacks the numbers."""
+    """Return the size in bytes of the key and value cache of all layers; None if the header lacks the numbers.
+
+    Recurrent layers keep a state of fixed size for each slot instead, also if the slots share one cache.
+    """
     widths = _head_widths(gguf)
     heads = gguf.head_count_kv if gguf.head_count_kv is not None else gguf.head_count
     if not gguf.layer_count or widths is None or heads is None:
@@ -199,7 +202,7 @@ def _cache_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | None
     windowed = all_heads * _window_layers(gguf) / gguf.layer_count
     tokens = windowed * cells.window + (all_heads - windowed) * cells.context
     per_head = widths[0] * _bytes_of(serving.cache_type_k) + widths[1] * _bytes_of(serving.cache_type_v)
-    return math.ceil(tokens * cells.streams * per_head)
+    return math.ceil(tokens * cells.streams * per_head) + cells.slots * (gguf.recurrent_bytes or 0)
 
 
 def _compute_bytes(gguf: GgufFacts, serving: Serving, cells: _Cells) -> int | None:

@@ -37,6 +37,9 @@ def unsupported_without_loop(
     for name, why in _LOOP_ONLY.items():
         if annotations.get(name):
             yield _problem(name, why)
+    for name in (keys.ANNOTATION_SCALE_BY, keys.ANNOTATION_TARGET_REQUESTS):
+        if annotations.get(name):
+            yield _problem(name, "only the loop scales by the requests at the gateways")
     in_pods = desired.host_placement is None
     for name in _SLEEP if in_pods else _OVER_SSH if over_ssh else ():
         if annotations.get(name):

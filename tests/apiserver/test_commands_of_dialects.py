@@ -18,6 +18,8 @@ from automation.cli.main import EXIT_FAILED, invoke
 from automation.cli.preview import EXIT_CHANGED
 from automation.engine.port import Change, ServiceOutcome
 from automation.history.recorder import RevisionRecorder
+from automation.places.cluster import ClusterPlace
+from automation.places.place import NoSuchService, PlaceError
 from automation.preview.lookup import PreviewLookup
 from components import naming
 from components.render import RenderOptions, render
@@ -366,3 +368,42 @@ def test_a_preview_says_whose_pods_keep_settings_of_llmaz_that_are_edited(
         assert any("loader:2" in field for field in fields(changed)["chat"])
     finally:
         client.delete(kinds.CONFIG_MAPS, "llmaz-system", "llmaz-global-config")
+
+
+def test_the_everyday_commands_know_services_of_all_dialects(
+    plane: LocalCluster, client: KubeClient, namespace: str
+) -> None:
+    apply(client, namespace, open_model(namespace))
+    apply(client, namespace, previews.service_cr())
+    apply(client, namespace, llm(replicas=2))
+    apply(client, namespace, playground(namespace, "play", replicas=1))
+    apply(client, namespace, document(kinds.LLMAZ_SERVICES, "wide", wide(namespace)))
+    place = ClusterPlace(client, title="cluster test", default_namespace=namespace)
+    found = [(each.kind or "InferenceService", each.name) for each in place.services(namespace)]
+    assert sorted(found) == [
+        ("InferenceService", "chat"),
+        ("LLMInferenceService", "chat"),
+        ("Playground", "play"),
+        ("llmaz Service", "wide"),
+    ]
+    with pytest.raises(NoSuchService, match="several services") as several:
+        place.find("chat")
+    assert "llminferenceservice/chat" in several.value.hint
+
+    kserve = place.find("llmisvc/chat")
+    place.stop(kserve)
+    stopped = client.get(kinds.LLM_SERVICES, namespace, "chat")
+    assert stopped["metadata"]["annotations"] == {"serving.kserve.io/stop": "true"}
+    place.start(kserve)
+    assert not client.get(kinds.LLM_SERVICES, namespace, "chat")["metadata"].get("annotations")
+    place.scale(kserve, 3)
+    assert client.get(kinds.LLM_SERVICES, namespace, "chat")["spec"]["replicas"] == 3
+
+    llmaz = place.find("play")
+    with pytest.raises(PlaceError, match="no field that would stop") as refused:
+        place.stop(llmaz)
+    assert "herdsman scale play --replicas 0" in refused.value.hint
+    place.scale(llmaz, 0)
+    assert client.get(kinds.PLAYGROUNDS, namespace, "play")["spec"]["replicas"] == 0
+    assert place.delete(llmaz) == "Playground `play`"
+    assert place.delete(place.find("wide"), purge=True) == "llmaz Service `wide`"

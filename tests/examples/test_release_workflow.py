@@ -97,6 +97,8 @@ def test_a_tag_builds_and_publishes_a_release(repository: Path, tmp_path: Path) 
     images = [f"herdsman-{VERSION}-{architecture}" for architecture in architectures()]
     assert {file.name for file in made.iterdir()} == {
         f"herdsman-{VERSION}-py3-none-any.whl",
+        f"herdsman_agent-{VERSION}-py3-none-any.whl",
+        f"herdsman-{VERSION}.cdx.json",
         *(f"{image}.tar.gz" for image in images),
         *(f"{image}.packages.json" for image in images),
         f"herdsman-{VERSION}-pulumi.go.mod",
@@ -108,8 +110,10 @@ def test_a_tag_builds_and_publishes_a_release(repository: Path, tmp_path: Path) 
     for name, digest in sums.items():
         assert hashlib.sha256((made / name).read_bytes()).hexdigest() == digest
     # All files have the time of the commit, but a zip archive has no time before 1980.
-    with zipfile.ZipFile(made / f"herdsman-{VERSION}-py3-none-any.whl") as wheel:
-        assert {member.date_time for member in wheel.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    for name in ("herdsman", "herdsman_agent"):
+        with zipfile.ZipFile(made / f"{name}-{VERSION}-py3-none-any.whl") as wheel:
+            assert {member.date_time for member in wheel.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    assert json.loads((made / f"herdsman-{VERSION}.cdx.json").read_text())["bomFormat"] == "CycloneDX"
     for image in images:
         told = json.loads((made / f"{image}.packages.json").read_text())
         packages = {name for part in told["parts"] for name in part["packages"]}

@@ -25,7 +25,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
-from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, SERVICES
+from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, SERVICES, Kind
 from program.dialects.crds.definitions import crd_documents
 from tests.support.controlplane import Api, eventually
 from tests.support.endpoints import living, make_host, publishing
@@ -123,6 +123,24 @@ def test_the_heartbeat_goes_on_and_a_lost_service_comes_back(
     eventually(lambda: heartbeat(api, namespace) != first, what="the next heartbeat")
     api.delete(SERVICES.path(namespace, "svc"))
     eventually(lambda: api.get(SERVICES.path(namespace, "svc")), what="the Service to come back")
+
+
+@pytest.mark.parametrize("kind", [SERVICES, ENDPOINT_SLICES], ids=lambda kind: kind.kind)
+def test_a_deleted_object_comes_back_before_the_next_heartbeat(
+    api: Api, namespace: str, process: Json, client: KubeClient, alive: Liveness, kind: Kind
+) -> None:
+    make_host(client, "h")
+    with publishing(client, namespaces=(namespace,), liveness=alive, heartbeat_s=3600.0):
+        status = {"phase": "Ready", "ready": True, "port": 18001, "host": "h", "observedGeneration": 1}
+        client.patch(HOST_PROCESSES, namespace, "svc", {"status": status}, subresource="status")
+        eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
+        first = api.get(kind.path(namespace, "svc"))
+        assert first is not None
+        api.delete(kind.path(namespace, "svc"))
+        again = eventually(lambda: api.get(kind.path(namespace, "svc")), what=f"the {kind.kind} to come back")
+        assert again["metadata"]["uid"] != first["metadata"]["uid"]
+        eventually(lambda: endpoint_ready(api, namespace), what="the endpoint again")
+    api.delete(HOSTS.path(None, "h"))
 
 
 def test_an_unchanged_report_is_written_once(

@@ -14,6 +14,7 @@ import pytest
 
 from agent.contract import LABEL_HOST
 from agent.server.host_facts import own_address
+from automation.cli.main import invoke
 from automation.hosts.registration import LABEL_MANAGED_BY
 from components import naming
 from kubeapi import kinds
@@ -106,6 +107,34 @@ def test_a_pinned_service_is_downloaded_started_and_answers(
     assert client.get(kinds.SERVICES, namespace, "svc")["spec"]["ports"][0]["port"] == 8080
     assert find(client, kinds.DEPLOYMENTS, namespace, "svc") is None
     assert client.list(kinds.CLAIMS, namespace)["items"] == []
+
+
+def test_the_everyday_commands_deploy_chat_and_delete(
+    client: KubeClient,
+    control_plane: LocalCluster,
+    namespace: str,
+    models: tuple[Path, str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    there = ("-n", namespace, "--kubeconfig", str(control_plane.kubeconfig))
+    source = ("--source", f"{models[1]}/tiny.gguf")
+    assert invoke(["deploy", "talk", *source, "--host", HOST, "--context", "256", "--wait", *there]) == 0
+    told = capsys.readouterr()
+    assert "herdsman chat talk" in told.out
+    assert f"curl http://{own_address()}:" in told.out
+    assert f"{namespace}/talk is ready" in told.err
+    assert invoke(["chat", "talk", "-p", "Hi", "--max-tokens", "8", "--stats", *there]) == 0
+    told = capsys.readouterr()
+    assert told.out.strip()
+    assert "tokens, first after" in told.err
+    assert invoke(["bench", "talk", "--clients", "1,2", "--requests", "1", "--max-tokens", "4", *there]) == 0
+    capsys.readouterr()
+    assert invoke(["list", "-o", "json", *there]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["state"], row["contextSize"]) == ("talk", "ready", 256)
+    assert row["runsOn"].startswith(f"host {HOST}")
+    assert invoke(["delete", "talk", "--yes", *there]) == 0
+    assert find(client, kinds.MODELS, namespace, "talk") is None
 
 
 @pytest.mark.soak

@@ -18,10 +18,12 @@ import pytest
 from agent.client.ssh.layout import unit_name
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.support.loop import LoopProcess, await_condition, eventually, loop_process, model, service, status
+from tests.support.gateways import completion, gateway_process
+from tests.support.loop import LoopProcess, await_condition, condition, eventually, loop_process, model, service, status
 from tests.support.model_server import File, FileServer
 from tests.support.netns import network
 from tests.support.sshd import sshd
+from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.soak
@@ -116,6 +118,59 @@ def test_a_service_runs_on_a_machine_without_an_agent(
                 eventually(lambda: endpoint_ready(client, namespace) or None, what="the endpoint again", timeout_s=60)
                 again = client.get(kinds.HOST_PROCESSES, namespace, "svc")["status"]
                 assert again["pid"] == report["pid"], "nothing was restarted"
+            finally:
+                client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
+                client.delete(kinds.HOSTS, None, name)
+
+
+def test_a_request_at_the_gateway_wakes_a_process_on_a_machine_without_an_agent(
+    loop: LoopProcess,
+    client: KubeClient,
+    control_plane: LocalCluster,
+    namespace: str,
+    tmp_path: Path,
+    llama_server: Path,
+) -> None:
+    name = f"ssh-{namespace}"
+    write_tiny_model(tmp_path / "tiny.gguf")
+    with network() as net, FileServer(address=net.gateway) as files:
+        there = net.host("s")
+        source = files.serve("/tiny.gguf", File((tmp_path / "tiny.gguf").read_bytes()))
+        with (
+            sshd(tmp_path / "h", address=there.address, prefix=there.prefix, binaries=[llama_server]) as server,
+            gateway_process(control_plane.kubeconfig, tmp_path / "gateway.log", "-n", namespace) as gateway,
+        ):
+            way = {
+                "user": server.user,
+                "allowRoot": server.user == "root",
+                "port": server.port,
+                "knownHosts": [server.host_key],
+                "identityFile": str(server.user_key),
+                "store": str(server.store),
+            }
+            host = {
+                "apiVersion": kinds.HOSTS.api_version,
+                "kind": kinds.HOSTS.kind,
+                "metadata": {"name": name, "labels": {"room": namespace}},
+                "spec": {"transport": "ssh", "address": there.address, "ssh": way},
+            }
+            client.create(kinds.HOSTS, None, host)
+            try:
+                model(client, namespace, source=source)
+                annotations = {
+                    "herdsman.dev/host-selector": f"room={namespace}",
+                    "herdsman.dev/scale-by": "requests",
+                    "herdsman.dev/idle-timeout": "3s",
+                }
+                service(client, namespace, annotations=annotations, contextSize=256)
+                eventually(
+                    lambda: condition(client, namespace, "svc", "Ready").get("reason") == "Asleep",
+                    what="Asleep",
+                    timeout_s=120,
+                )
+                assert not client.list(kinds.HOST_PROCESSES, namespace)["items"]
+                assert completion(gateway, "svc", timeout_s=120)[0] == 200
+                assert condition(client, namespace, "svc", "SpecHonoured").get("status") != "False"
             finally:
                 client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
                 client.delete(kinds.HOSTS, None, name)

@@ -47,6 +47,8 @@ BATCH = 8
 """The number of services that are created at once, so that one engine run makes them."""
 AGAIN_S = 180.0
 """The maximum time until an operator leads again. The kubelet waits longer before each start, here up to a minute."""
+SENT_S = 0.1
+"""The time in which the API server answers the requests that a stopped loop had sent."""
 OUTAGE_S = 120.0
 
 
@@ -191,16 +193,20 @@ def in_the_middle_of_a_batch(scene: Scene, loop: psutil.Process, prefix: str) ->
 
     def frozen() -> bool:
         engines = [child for child in loop.children(recursive=True) if child.name() == "pulumi"]
-        for engine in engines:
-            signal_to(engine, signal.SIGSTOP)
-        listed = scene.client.list(kinds.DEPLOYMENTS, scene.namespace, resource_version="0")["items"]
+        # The loop is stopped too: its provider would go on with the requests that it has, and might finish the batch.
+        stopped = [*engines, loop] if engines else []
+        for process in stopped:
+            signal_to(process, signal.SIGSTOP)
+        if engines:
+            time.sleep(SENT_S)
+        listed = scene.client.list(kinds.DEPLOYMENTS, scene.namespace)["items"]
         missing = set(names) - {item["metadata"]["name"] for item in listed}
-        if not missing:
-            names.extend(scene.stop_services(f"{prefix}-{len(names)}", BATCH))
         if engines and 0 < len(missing) < len(names) and scene.locks():
             return True
-        for engine in engines:
-            signal_to(engine, signal.SIGCONT)
+        for process in stopped:
+            signal_to(process, signal.SIGCONT)
+        if not missing:
+            names.extend(scene.stop_services(f"{prefix}-{len(names)}", BATCH))
         return False
 
     eventually(frozen, what="a run of the engine that is half done")

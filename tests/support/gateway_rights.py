@@ -10,6 +10,7 @@ from automation.install.options import InstallOptions
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from program.desired.request_report import REPORTS_NAMESPACE
 from tools.localcluster import LocalCluster
 
 USER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{GATEWAY}"
@@ -20,7 +21,7 @@ def grant_gateway_rights(client: KubeClient, cluster: LocalCluster, path: Path) 
     """Install the roles of the gateway, and write a kubeconfig for its user."""
     for document in documents(InstallOptions(gateway=True)):
         kind, metadata = document["kind"], document["metadata"]
-        is_namespace = kind == "Namespace" and metadata["name"] == KEYS_NAMESPACE
+        is_namespace = kind == "Namespace" and metadata["name"] in (KEYS_NAMESPACE, REPORTS_NAMESPACE)
         if is_namespace or (kind in _ROLES and metadata["name"] == GATEWAY):
             mapped = client.mapping(document["apiVersion"], kind)
             client.apply(mapped, metadata.get("namespace"), document, field_manager="tests", force=True)

@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 LEASE_S = 6.5
 """Half of the default: the standby takes the Lease when it saw no renewal for this long."""
-TAKEN_S = LEASE_S + 2.5
-"""Until the standby has the Lease: it polls, and a request takes its time on a busy machine."""
+TAKEN_S = 60.0
+"""Until the next leader has the Lease on a busy machine. An idle machine takes about a second more than `LEASE_S`."""
 APPLIED_S = 90.0
 """Until the next leader has read caches and state and applied a change on a busy machine. An idle machine takes the
 times of docs/how-to/high-availability.md.
@@ -171,18 +171,17 @@ def in_a_run(pair: OperatorPods, leader: Json) -> list[psutil.Process]:
 
 
 def holder(client: KubeClient) -> str:
-    """The name of the pod that holds the Lease; empty when none does."""
+    """The identity of the process that holds the Lease; empty when none does."""
     lease = find(client, kinds.LEASES, NAMESPACE, LEASE_NAME)
-    return str((lease or {}).get("spec", {}).get("holderIdentity") or "").rpartition("_")[0].rpartition("_")[0]
+    return str((lease or {}).get("spec", {}).get("holderIdentity") or "")
 
 
-def await_takeover(pair: OperatorPods, former: Json, processes: list[psutil.Process]) -> float:
-    """Wait until another pod holds the Lease; return the seconds since the call. None of these processes may be alive
-    then.
+def await_takeover(pair: OperatorPods, former: str, processes: list[psutil.Process]) -> float:
+    """Wait until another process than `former` holds the Lease; return the seconds since the call. None of these
+    processes may be alive then.
     """
     began = time.monotonic()
-    name = former["metadata"]["name"]
-    wait_with_logs(pair, lambda: holder(pair.client) not in ("", name), what="another leader", timeout_s=TAKEN_S)
+    wait_with_logs(pair, lambda: holder(pair.client) not in ("", former), what="another leader", timeout_s=TAKEN_S)
     took_s = time.monotonic() - began
     left = [process.pid for process in processes if works(process)]
     assert left == [], f"process {left} of the former leader works beside the next one"
@@ -202,8 +201,12 @@ def await_image(pair: OperatorPods, image: str) -> Json:
 
 
 def assert_no_writer_meets_another(table: Postgres, since: float, former: Json, following: Json) -> None:
-    """Assert that the former leader stops writing the state before the next leader starts."""
+    """Assert that the former leader stops writing the state before the next leader starts.
+
+    Both may be the same pod, whose container was restarted.
+    """
     addresses = [pod["status"]["podIP"] for pod in (former, following)]
     writers = [host for at, host in table.writers() if at >= since and host in addresses]
     changes = [host for host, before in zip(writers[1:], writers, strict=False) if host != before]
-    assert changes == [addresses[1]], f"the state was written by, in this order: {writers}"
+    expected = addresses[1:] if addresses[0] != addresses[1] else []
+    assert changes == expected, f"the state was written by, in this order: {writers}"

@@ -47,6 +47,7 @@ NAME: str = _GENERAL.NAME
 LICENSE: str = _GENERAL.LICENSE
 FILE_TYPE: str = _GENERAL.FILE_TYPE
 TOKENS: str = _GGUF.Keys.Tokenizer.LIST
+CHAT_TEMPLATE: str = _GGUF.Keys.Tokenizer.CHAT_TEMPLATE
 TOKENIZER = TOKENS.partition(".")[0] + "."
 """Prefix of the tokenizer's keys."""
 
@@ -66,6 +67,15 @@ VALUE_LENGTH = _after_architecture(_ATTENTION.VALUE_LENGTH)
 KEY_LENGTH_MLA = _after_architecture(_ATTENTION.KEY_LENGTH_MLA)
 SLIDING_WINDOW = _after_architecture(_ATTENTION.SLIDING_WINDOW)
 SLIDING_WINDOW_PATTERN = _after_architecture(_ATTENTION.SLIDING_WINDOW_PATTERN)
+FULL_ATTENTION_INTERVAL = _after_architecture(_MODEL.FULL_ATTENTION_INTERVAL)
+NEXTN_PREDICT_LAYERS = _after_architecture(_MODEL.NEXTN_PREDICT_LAYERS)
+SSM_CONV_KERNEL = _after_architecture(_GGUF.Keys.SSM.CONV_KERNEL)
+SSM_INNER_SIZE = _after_architecture(_GGUF.Keys.SSM.INNER_SIZE)
+SSM_STATE_SIZE = _after_architecture(_GGUF.Keys.SSM.STATE_SIZE)
+SSM_GROUP_COUNT = _after_architecture(_GGUF.Keys.SSM.GROUP_COUNT)
+SHORTCONV_L_CACHE = _after_architecture(_GGUF.Keys.ShortConv.L_CACHE)
+RECURRENT_LAYERS = "attention.recurrent_layers"
+"""llama.cpp reads this key (build 11434); the package `gguf` does not name it yet."""
 
 # --- tensors and mixes of them ------------------------------------------------------------------------------------
 

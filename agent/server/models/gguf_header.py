@@ -16,6 +16,7 @@ from typing import Protocol
 
 from agent.server.models import gguf_format as form
 from agent.server.models.gguf_format import normalised_license
+from agent.server.models.gguf_layers import layer_facts
 from agent.sources.errors import GgufInvalid, NeedMoreBytes
 from program.desired.model import GgufFacts
 
@@ -50,6 +51,8 @@ class Limits:
     layers: int = 1024
     """Longest array whose numbers are kept one by one."""
     number: int = 1 << 40
+    template_bytes: int = 0
+    """Number of bytes of the chat template that are kept; 0 keeps none. Known templates are shorter than 64 KiB."""
     kept_characters: int = 256
     """Names and licenses are cut at this length, because they become part of a status and of a file name."""
 
@@ -68,9 +71,13 @@ _ARCHITECTURE_NUMBERS = frozenset(
         *(form.CONTEXT_LENGTH, form.EMBEDDING_LENGTH, form.BLOCK_COUNT, form.FEED_FORWARD_LENGTH, form.VOCAB_SIZE),
         *(form.EXPERT_COUNT, form.EXPERT_USED_COUNT, form.EXPERT_FEED_FORWARD_LENGTH),
         *(form.HEAD_COUNT, form.HEAD_COUNT_KV, form.KEY_LENGTH, form.VALUE_LENGTH, form.KEY_LENGTH_MLA),
-        form.SLIDING_WINDOW,
+        *(form.SLIDING_WINDOW, form.FULL_ATTENTION_INTERVAL, form.NEXTN_PREDICT_LAYERS, form.SHORTCONV_L_CACHE),
+        *(form.SSM_CONV_KERNEL, form.SSM_INNER_SIZE, form.SSM_STATE_SIZE, form.SSM_GROUP_COUNT),
     }
 )
+_FLAGS_BY_LAYER = frozenset({form.SLIDING_WINDOW_PATTERN, form.RECURRENT_LAYERS})
+_NUMBERS_BY_LAYER = frozenset({form.HEAD_COUNT_KV, form.FEED_FORWARD_LENGTH})
+"""Lists that are kept if their numbers differ."""
 _ALWAYS_THERE = (form.CONTEXT_LENGTH, form.EMBEDDING_LENGTH, form.BLOCK_COUNT, form.HEAD_COUNT)
 _ARCHITECTURE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -115,6 +122,8 @@ class Header:
         self._lists: dict[str, tuple[int, ...]] = {}
         self._weights_bytes: int | None = None
         self._expert_bytes = 0
+        self.template = ""
+        """The chat template, if the limits keep it. White space is kept, other control characters are not."""
 
     @property
     def tells_enough(self) -> bool:
@@ -160,6 +169,12 @@ class Header:
             return self._numbers.get(f"{architecture}.{name}")
 
         pattern = self._lists.get(f"{architecture}.{form.SLIDING_WINDOW_PATTERN}", ())
+        prefix = f"{architecture}."
+        layers = layer_facts(
+            architecture,
+            number,
+            {key.removeprefix(prefix): found for key, found in self._lists.items() if key.startswith(prefix)},
+        )
         # With latent attention the cache contains one compressed vector for key and value together.
         latent = number(form.KEY_LENGTH_MLA) is not None
         return GgufFacts(
@@ -173,7 +188,8 @@ class Header:
             layer_count=number(form.BLOCK_COUNT),
             head_count=number(form.HEAD_COUNT),
             head_count_kv=number(form.HEAD_COUNT_KV),
-            head_counts_kv=self._lists.get(f"{architecture}.{form.HEAD_COUNT_KV}", ()),
+            head_counts_kv=layers.head_counts_kv,
+            recurrent_bytes=layers.recurrent_bytes,
             sliding_window=number(form.SLIDING_WINDOW) or None,
             sliding_window_layers=sum(map(bool, pattern)) if pattern else None,
             vocabulary_size=number(form.VOCAB_SIZE) or self._numbers.get(form.TOKENS),
@@ -222,10 +238,12 @@ class Header:
             self._texts[key] = self._kept_text(key)
             if key == form.ARCHITECTURE:
                 self._drop_other_architectures()
+        elif value_type == form.STRING and key == form.CHAT_TEMPLATE and self._limits.template_bytes:
+            self.template = self._kept_template()
         elif value_type in form.INTEGERS and self._is_number(key):
             self._numbers[key] = self._integer(key, value_type)
         elif value_type == form.ARRAY:
-            self._array(key if key == form.TOKENS or self._is_number(key) or self._is_pattern(key) else "", depth=1)
+            self._array(key if key == form.TOKENS or self._is_number(key) or self._is_flags(key) else "", depth=1)
         else:
             self._pass_over(value_type)
 
@@ -235,9 +253,9 @@ class Header:
         architecture, _, name = key.partition(".")
         return name in _ARCHITECTURE_NUMBERS and self._may_be(architecture)
 
-    def _is_pattern(self, key: str) -> bool:
+    def _is_flags(self, key: str) -> bool:
         architecture, _, name = key.partition(".")
-        return name == form.SLIDING_WINDOW_PATTERN and self._may_be(architecture)
+        return name in _FLAGS_BY_LAYER and self._may_be(architecture)
 
     def _may_be(self, architecture: str) -> bool:
         """Return whether numbers of `architecture` are kept.
@@ -264,6 +282,13 @@ class Header:
         text = self._read_bytes(min(length, _LONGEST_TEXT)).decode("utf-8", "replace")
         self._skip(length - min(length, _LONGEST_TEXT))
         return "".join(character for character in text if character.isprintable())[: self._limits.kept_characters]
+
+    def _kept_template(self) -> str:
+        length = self._length(self._limits.string_bytes, form.CHAT_TEMPLATE)
+        kept = min(length, self._limits.template_bytes)
+        text = self._read_bytes(kept).decode("utf-8", "replace")
+        self._skip(length - kept)
+        return "".join(character for character in text if character.isprintable() or character in "\n\t")
 
     def _integer(self, key: str, value_type: int) -> int:
         return self._integers(key, value_type, 1)[0]
@@ -302,12 +327,12 @@ class Header:
             raise GgufInvalid(f"an array holds values of type {item_type} at depth {depth}")
 
     def _keep_list(self, key: str, numbers: tuple[int, ...]) -> None:
-        """Keep the largest number, and two lists: attention windows, and KV head counts that differ by layer."""
+        """Keep the largest number, and a few lists: flags by layer, and KV heads and widths that differ by layer."""
         name = key.partition(".")[2]
-        pattern = name == form.SLIDING_WINDOW_PATTERN
-        if pattern or (name == form.HEAD_COUNT_KV and min(numbers) != max(numbers)):
+        flags = name in _FLAGS_BY_LAYER
+        if flags or (name in _NUMBERS_BY_LAYER and min(numbers) != max(numbers)):
             self._lists[key] = numbers
-        if not pattern:
+        if not flags:
             self._numbers[key] = max(numbers)
 
     def _pass_over(self, value_type: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from agent.server.models.gguf_header import Header
+from agent.server.models.gguf_header import Header, Limits
 from agent.server.models.remote import RemoteFile, get
 from agent.server.models.source_access import Signer
 from agent.sources.deadline import Deadline
@@ -28,10 +28,17 @@ class ProbedHeader(NamedTuple):
     facts: GgufFacts
     size_bytes: int | None
     etag: str | None
+    template: str = ""
+    """The chat template, if the limits keep it."""
 
 
 def probe_header(
-    address: WebAddress, *, policy: SourcePolicy, timeout_s: float = 30.0, signer: Signer | None = None
+    address: WebAddress,
+    *,
+    policy: SourcePolicy,
+    timeout_s: float = 30.0,
+    signer: Signer | None = None,
+    limits: Limits = Limits(),
 ) -> ProbedHeader:
     """Read the header of a remote GGUF file by ranges, or from the start of the stream if the server has no ranges.
 
@@ -39,7 +46,7 @@ def probe_header(
     not arrive within `timeout_s` in total.
     """
     reader = _RangeReader(address, policy, deadline=Deadline(timeout_s), signer=signer)
-    header = Header(reader)
+    header = Header(reader, limits)
     try:
         try:
             header.read()
@@ -56,7 +63,7 @@ def probe_header(
     finally:
         reader.close()
     assert reader.file is not None
-    return ProbedHeader(facts, reader.file.size_bytes, reader.file.etag)
+    return ProbedHeader(facts, reader.file.size_bytes, reader.file.etag, header.template)
 
 
 class _RangeReader:

@@ -22,6 +22,8 @@ class ServiceFacts:
     """This loop reconciles it."""
     autoscaled: bool = False
     """It has `spec.autoscaling`."""
+    by_requests: bool = False
+    """It has annotation `herdsman.dev/scale-by`."""
     scaled_by: str = ""
     """The autoscaler that sets the replicas of its Deployment; empty for none."""
     stopped: bool = False
@@ -87,6 +89,9 @@ def _place(pool: Pool, name: str, owner: str, facts: ServiceFacts | None) -> Pla
     if facts.scaled_by:
         why = f"`{facts.scaled_by}` sets the replicas of its Deployment; delete that autoscaler"
         return _refused(name, "MemberAutoscaled", why)
+    if facts.by_requests and not facts.hosted:
+        why = "the gateways' requests scale it by annotation herdsman.dev/scale-by; remove the annotation"
+        return _refused(name, "MemberAutoscaled", f"{why}, or remove it from the pool")
     if facts.hosted and facts.own_group:
         why = f"it is in model group `{facts.own_group}` by annotation herdsman.dev/model-group; remove the annotation"
         return _refused(name, "InModelGroup", why)

@@ -14,7 +14,7 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.desired.keys import ANNOTATION_IDLE_TIMEOUT, ANNOTATION_MODEL_GROUP, ServiceKey
+from program.desired.keys import ANNOTATION_IDLE_TIMEOUT, ANNOTATION_MODEL_GROUP, ANNOTATION_SCALE_BY, ServiceKey
 from program.dialects.llmkube.parse.pool import pool_of
 from program.dialects.registry import LLMKUBE
 
@@ -85,6 +85,7 @@ class PoolServices:
         return ServiceFacts(
             managed=self.is_ours(cr),
             autoscaled=bool(spec.get("autoscaling")),
+            by_requests=bool(annotations.get(ANNOTATION_SCALE_BY)),
             scaled_by=scaled_by if scaled_by in AUTOSCALING_MANAGERS and live.get("replicas") else "",
             stopped=spec.get("replicas") == 0 or bool(spec.get("suspend")),
             hosted=hosted,

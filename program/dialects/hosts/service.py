@@ -22,6 +22,7 @@ from program.dialects.dialect import Parsed
 from program.dialects.hosts.arguments import translate_arguments
 from program.dialects.hosts.env import hosted_env, lost_env
 from program.dialects.hosts.model import HostedModel, accelerator_of, engine_of, model_of
+from program.dialects.request_scaling import request_scaling
 
 NOT_ON_HOSTS = "has no effect on a host, where the service runs as a process"
 _PORTS = {"kserve": 8000}
@@ -103,6 +104,7 @@ def hosted_service(
         draft=drafting,
         completion_check=annotated.completion_check,
         sleep=annotated.sleep,
+        by_requests=request_scaling(annotations, annotated, replicas=replicas, on_host=True),
         served_name=annotated.served_name,
         drift=annotated.drift,
         adopt=annotations.get(keys.ANNOTATION_ADOPT) == "true",

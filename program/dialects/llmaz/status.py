@@ -83,6 +83,8 @@ def _of_peer(
     wanted, ready = facts.desired_replicas, facts.ready_replicas
     served_before = Type.AVAILABLE in conditions
     available = ready >= wanted > 0 and (desired is not None or facts.objects_exist or ready > 0)
+    # A service that sleeps or wakes accepts requests at the gateway.
+    available = available or (verdict.outcome == "ready" and bool(facts.sleep))
     if available:
         conditions.set(Type.AVAILABLE, "True", *words.ready)
     elif verdict.outcome == "idle":

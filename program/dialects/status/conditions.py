@@ -188,6 +188,31 @@ MODEL_TRANSFER_REASONS = frozenset(
     }
 )
 """Why a model cannot be fetched: the words that `components/model_download.sh` writes before its last line."""
+START_FAILURES = MODEL_TRANSFER_REASONS | {
+    Reason.COMPLETION_FAILED,
+    Reason.CRASH_LOOPING,
+    Reason.DRIVER_TOO_OLD,
+    Reason.IMAGE_PULL_FAILED,
+    Reason.NO_NODE_FITS,
+    Reason.OUT_OF_MEMORY,
+    Reason.PODS_REFUSED,
+    Reason.POD_FAILING,
+    Reason.UNBINDABLE_MODEL_CACHE,
+}
+"""Reasons of Ready for which requests do not wait any longer for a start, because a wait does not help."""
+
+
+def ready_condition(cr: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the condition Ready of a custom resource as it was read; empty if it has none."""
+    status = cr.get("status")
+    conditions = status.get("conditions") if isinstance(status, Mapping) else None
+    found = (each for each in conditions or () if isinstance(each, Mapping) and each.get("type") == Type.READY)
+    return next(found, {})
+
+
+def is_asleep(cr: Mapping[str, Any]) -> bool:
+    """Return whether a service sleeps, by its status."""
+    return bool(ready_condition(cr).get("reason") == Reason.ASLEEP)
 
 
 def timestamp(now: datetime) -> str:

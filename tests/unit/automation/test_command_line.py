@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from automation.cli.main import COMMANDS, EXIT_USAGE, GROUPS, invoke
+from automation.cli.main import COMMANDS, EXIT_USAGE, GROUPS, function_of, invoke
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +72,22 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip()
 
 
+def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--version"]) == 0
+    assert capsys.readouterr().out.strip()
+
+
+def test_an_unknown_command_has_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["statsu"]) == EXIT_USAGE
+    assert "Did you mean 'status'" in capsys.readouterr().err
+
+
+def test_the_help_begins_with_the_everyday_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert told.index("Everyday") < told.index("Operate") < told.index("Admin")
+
+
 def test_the_agent_brings_neither_pulumi_nor_the_crds() -> None:
     program = (
         "import sys; from automation.cli.main import invoke; invoke(['agent', 'run', '--help']); "
@@ -99,7 +114,7 @@ def imported_by(arguments: list[str]) -> set[str]:
     return set(json.loads(ended.stderr.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("command", ["get", "leaders"])
+@pytest.mark.parametrize("command", ["get", "leaders", "list"])
 def test_a_command_that_only_reads_the_cluster_loads_no_desired_state(command: str, tmp_path: Path) -> None:
     """The command runs to its request: the kubeconfig names a server that refuses the connection."""
     kubeconfig = tmp_path / "kubeconfig"
@@ -121,7 +136,7 @@ def test_the_overview_imports_no_command(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_overview_has_the_first_paragraph_of_each_commands_docstring(name: str) -> None:
-    command = getattr(importlib.import_module(f"automation.cli.{name}"), name)
+    command = function_of(name)
     assert COMMANDS[name] == " ".join((inspect.getdoc(command) or "").partition("\n\n")[0].split())
 
 
@@ -129,3 +144,30 @@ def test_a_command_after_two_dashes_runs(capsys: pytest.CaptureFixture[str]) -> 
     assert invoke(["--", "version"]) == 0
     assert invoke(["--", "crds", "--dialect", "made-up"]) == EXIT_USAGE
     assert "made-up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["get"],
+        ["describe", "chat"],
+        ["history", "chat"],
+        ["rollback", "chat"],
+        ["approve", "chat"],
+        ["logs", "chat"],
+        ["top", "--once"],
+        ["leaders"],
+        ["preview", "--all"],
+        ["drift"],
+        ["list"],
+        ["status", "chat"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_context_of_the_kubeconfig_can_be_named(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("clusters: []\nusers: []\ncontexts: []\ncurrent-context: none\n")
+    assert invoke([*words, "--kubeconfig", str(kubeconfig), "--context", "made-up"]) != 0
+    assert "'made-up' in `contexts`" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from automation.cli.describe import (
 )
 from automation.cli.get import model_row, service_row
 from automation.cli.output import condition_of, duration_text, print_table
-from automation.cli.service_view import is_replica
+from automation.places.service_view import is_replica
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey

@@ -201,5 +201,5 @@ def test_what_the_peer_holds_or_made_is_left_to_it(dialect: str, metadata: Json,
     world: Any = SimpleNamespace(is_ours=lambda _, held: not held)
     caches: Any = SimpleNamespace(name=dialect, kind=KINDS[dialect])
     sleep: Any = None
-    services = Services(world, caches, sleep)
+    services = Services(world, caches, sleep, sleep)
     assert services.is_ours({"metadata": {"name": "a", "namespace": "ns", **metadata}}) is taken

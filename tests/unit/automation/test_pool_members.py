@@ -31,6 +31,8 @@ def only(facts: ServiceFacts | None, **more: object) -> Place:
         (None, "refused", "MemberNotFound", "there is no InferenceService `svc`"),
         (replace(PLAIN, managed=False), "refused", "NotManaged", "another controller"),
         (replace(PLAIN, autoscaled=True), "refused", "MemberAutoscaled", "spec.autoscaling"),
+        (replace(PLAIN, by_requests=True), "refused", "MemberAutoscaled", "herdsman.dev/scale-by"),
+        (replace(PLAIN, by_requests=True, hosted=True), "host", "", "by the host's memory"),
         (replace(PLAIN, scaled_by="keda"), "refused", "MemberAutoscaled", "`keda` sets the replicas"),
         (replace(PLAIN, stopped=True), "stopped", "", "takes no turns"),
         (replace(PLAIN, hosted=True), "host", "", "by the host's memory"),

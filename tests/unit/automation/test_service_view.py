@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from automation.cli.get import service_row
-from automation.cli.service_view import observed_generation, pending_of, view_of
+from automation.places.service_view import observed_generation, pending_of, view_of
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind

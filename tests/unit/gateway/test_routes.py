@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.routes import EngineModels, routes_of
+from gateway.cluster.routes import EngineModels, declared_name, routes_of
 from gateway.engines.balancer import Traits
+from gateway.engines.waiting import Holding
 from gateway.errors import model_not_found
 from gateway.names import Match, Names, NoMatch, ServiceName
 from kubeapi.json_types import Json
@@ -100,6 +101,49 @@ def test_the_declared_name_of_a_model_holds_until_its_engine_is_asked() -> None:
     said = {unasked.model.service: EngineModels(("other",))}
     (asked,) = routes_of([("llmkube", sleeper)], [], said)
     assert asked.model.engine_names == ("other",)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "spec", "name"),
+    [
+        ("kserve", {"model": {"uri": "hf://acme/tiny", "name": "acme/tiny"}}, "acme/tiny"),
+        ("kserve", {"model": {"uri": "hf://acme/tiny"}}, "chat"),
+        ("llmaz", {"modelClaim": {"modelName": "tiny"}}, "tiny"),
+        ("llmaz", None, ""),
+        ("llmkube", {"modelRef": "tiny"}, ""),
+    ],
+)
+def test_the_name_that_a_spec_declares(dialect: str, spec: Any, name: str) -> None:
+    assert declared_name(dialect, {**cr("chat"), "spec": spec}) == name
+
+
+BY_REQUESTS = {"herdsman.dev/scale-by": "requests", "herdsman.dev/idle-timeout": "5m"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "reason", "holding"),
+    [
+        ({}, "Asleep", None),
+        ({"herdsman.dev/idle-timeout": "5m"}, "Asleep", None),
+        (BY_REQUESTS, "Asleep", Holding(why="Asleep: ...")),
+        (
+            BY_REQUESTS | {"herdsman.dev/wake-timeout": "9m", "herdsman.dev/max-held-requests": "7"},
+            "ModelDownloading",
+            Holding(540.0, 7, why="ModelDownloading: ..."),
+        ),
+        (BY_REQUESTS, "ImagePullFailed", Holding(why="ImagePullFailed: ...", failure="ImagePullFailed: ...")),
+        (BY_REQUESTS, "Suspended", None),
+        (BY_REQUESTS, "Stopped", None),
+        (BY_REQUESTS | {"herdsman.dev/wake-timeout": "soon"}, "Asleep", None),
+    ],
+)
+def test_requests_wait_for_services_that_they_start(
+    annotations: dict[str, str], reason: str, holding: Holding | None
+) -> None:
+    service = cr("chat", annotations=annotations, reason=reason)
+    service["status"]["conditions"][0]["message"] = "..."
+    (route,) = routes_of([("llmkube", service)], [], {})
+    assert route.holding == holding
 
 
 def test_a_service_that_sleeps_is_named_so() -> None:

@@ -10,6 +10,7 @@ from automation.install.objects import documents
 from automation.install.options import InstallOptions
 from gateway.running import GRACE_S
 from kubeapi.json_types import Json
+from program.desired.request_report import REPORTS_NAMESPACE
 
 ON = InstallOptions(gateway=True)
 
@@ -43,17 +44,20 @@ def test_a_pod_that_ends_has_time_for_the_answers_under_way() -> None:
     assert spec["terminationGracePeriodSeconds"] > int(command[1]) + GRACE_S
 
 
-def test_the_gateway_only_reads() -> None:
-    made = of_gateway(ON)
-    for role in (made["ClusterRole"], made["Role"]):
+def test_the_gateway_reads_and_writes_its_reports_only() -> None:
+    made = [d for d in documents(ON) if d["metadata"]["name"] == gateway.GATEWAY]
+    roles = {d["metadata"].get("namespace", ""): d for d in made if d["kind"] in ("Role", "ClusterRole")}
+    assert set(roles) == {"", gateway.KEYS_NAMESPACE, REPORTS_NAMESPACE}
+    assert roles.pop(REPORTS_NAMESPACE)["rules"] == [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "patch", "delete"]}
+    ]
+    for role in roles.values():
         assert {verb for rule in role["rules"] for verb in rule["verbs"]} == set(permissions.FOLLOW)
-    of_cluster = {resource for rule in made["ClusterRole"]["rules"] for resource in rule["resources"]}
-    assert "secrets" not in of_cluster
-    assert made["Role"]["metadata"]["namespace"] == gateway.KEYS_NAMESPACE
-    for binding in (made["ClusterRoleBinding"], made["RoleBinding"]):
-        assert binding["subjects"] == [
-            {"kind": "ServiceAccount", "name": gateway.GATEWAY, "namespace": "herdsman-system"}
-        ]
+    assert "secrets" not in {resource for rule in roles[""]["rules"] for resource in rule["resources"]}
+    bindings = [d for d in made if d["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    assert len(bindings) == 3
+    account = {"kind": "ServiceAccount", "name": gateway.GATEWAY, "namespace": "herdsman-system"}
+    assert all(binding["subjects"] == [account] for binding in bindings)
 
 
 def test_the_secrets_of_engines_are_read_where_somebody_binds_the_role() -> None:

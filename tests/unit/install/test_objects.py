@@ -9,6 +9,7 @@ from automation.install.objects import documents, parts
 from automation.install.options import InstallOptions
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from kubeapi.json_types import Json
+from program.desired.request_report import REPORTS_NAMESPACE
 
 REMOTE = {"state": "s3://bucket", "passphrase_secret": "phrase"}
 
@@ -86,7 +87,7 @@ def test_hosts_leases_are_in_the_system_namespace_wherever_the_operator_is(names
     roles = {
         d["metadata"]["namespace"] for d in found if d["kind"] == "Role" and d["metadata"]["name"] == "herdsman-loop"
     }
-    assert roles == {namespace, SYSTEM_NAMESPACE}
+    assert roles == {namespace, SYSTEM_NAMESPACE, REPORTS_NAMESPACE}
     bound = [d for d in found if d["kind"] in ("RoleBinding", "ClusterRoleBinding")]
     assert {d["subjects"][0]["namespace"] for d in bound} == {namespace}
     assert {d["metadata"]["name"] for d in found if d["kind"] == "Namespace"} == roles

@@ -39,6 +39,7 @@ from program.dialects.kserve.schema.validation import check
 from program.dialects.kserve.unsupported import unsupported_fields
 from program.dialects.pods.engine import ASKED, argv_of, mode_of, served_name_of, settings_of, wants_check
 from program.dialects.pods.gpus import gpu_of, ranks_problem
+from program.dialects.request_scaling import request_scaling
 
 PORT = 8000
 """Port of the Service in front of the pods, and of the serving process in each of them."""
@@ -121,6 +122,13 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
         workloads=workloads,
         suspended=is_stopped(subject.cr),
         mode=mode or "chat",
+        sleep=annotated.sleep if annotated.scale_by_requests else None,
+        by_requests=request_scaling(
+            subject.annotations,
+            annotated,
+            replicas=1 if serving.pods.replicas is None else serving.pods.replicas,
+            other_scaler=_other_scaler(serving, prefill),
+        ),
         served_name=served_name_of(engine, main),
         completion_check=wants_check(
             subject.annotations, engine, workloads, mode, annotated=annotated.completion_check
@@ -129,6 +137,13 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
         adopt=subject.annotations.get(keys.ANNOTATION_ADOPT) == "true",
     )
     return Parsed(desired=desired, unsupported=tuple(p for p in problems if p is not None))
+
+
+def _other_scaler(serving: ServingPods, prefill: ServingPods | None) -> str:
+    """Return the field that asks for an autoscaler; empty if there is none."""
+    if serving.pods.scaler is not None:
+        return "spec.scaling"
+    return "spec.prefill.scaling" if prefill is not None and prefill.pods.scaler is not None else ""
 
 
 def _ranks(pods: PodSet, field: str, parallelism: Json | None) -> Problem | None:

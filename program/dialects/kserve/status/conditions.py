@@ -364,6 +364,9 @@ def _ready(
     # here.
     refused = facts.problem is not None and not _is_of_router(facts.problem.field)
     wrong = conditions.first_false((PRESETS, WORKLOADS, ROUTER) if refused else (PRESETS, ROUTER, WORKLOADS))
+    if facts.sleep and verdict.outcome == "ready":
+        # The gateway holds requests until an engine runs.
+        wrong = conditions.first_false((PRESETS, ROUTER))
     scaled = desired is not None and desired.workloads is not None and desired.workloads.main.scaler is not None
     settled = verdict.outcome in ("ready", "idle") or (scaled and verdict.reason in _SET_REASONS)
     stopped = desired is not None and desired.suspended

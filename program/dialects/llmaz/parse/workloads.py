@@ -35,6 +35,7 @@ from program.dialects.llmaz.parse.models import Model
 from program.dialects.llmaz.schema.common import LONGEST_SERVICE, SERVICE_LABEL
 from program.dialects.pods.engine import mode_of, served_name_of, settings_of, wants_check
 from program.dialects.pods.gpus import gpu_of, ranks_problem
+from program.dialects.request_scaling import request_scaling
 
 MAIN = "main"
 ONE_AT_A_TIME = {"maxUnavailable": 1, "maxSurge": 0}
@@ -159,6 +160,13 @@ def desired_service(
         gpu=gpu_of(main),
         workloads=described,
         mode=mode or "chat",
+        sleep=annotated.sleep if annotated.scale_by_requests else None,
+        by_requests=request_scaling(
+            annotations,
+            annotated,
+            replicas=main.replicas,
+            other_scaler="spec.elasticConfig" if main.scaler is not None else "",
+        ),
         served_name=served_name_of(engine, runner),
         completion_check=wants_check(annotations, engine, described, mode, annotated=annotated.completion_check),
         drift=annotated.drift,

@@ -113,6 +113,7 @@ def _gguf(status: ModelStatus) -> GgufFacts | None:
         head_count=found.head_count,
         head_count_kv=found.head_count_kv,
         head_counts_kv=tuple(found.head_counts_kv),
+        recurrent_bytes=found.recurrent_bytes,
         sliding_window=found.sliding_window,
         sliding_window_layers=found.sliding_window_layers,
         vocabulary_size=found.vocabulary_size,

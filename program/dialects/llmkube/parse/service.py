@@ -29,6 +29,7 @@ from program.dialects.llmkube.parse.gpu import gpu_memory_of, gpu_of
 from program.dialects.llmkube.parse.pod import pod_settings
 from program.dialects.llmkube.schema.service import ServiceSpec
 from program.dialects.llmkube.unsupported.service import unsupported_fields as unsupported_fields
+from program.dialects.request_scaling import request_scaling
 from program.runtimes import runtime_for
 
 DIALECT = "llmkube"
@@ -101,7 +102,14 @@ def parse_service(
     )
     # Checked for hosts too, so that a service can move between hosts and pods without new errors.
     of_pods = _of_pods(desired, spec, annotated)
-    return desired if on_host else of_pods
+    chosen = desired if on_host else of_pods
+    bounds = of_pods.autoscaling
+    by_requests = request_scaling(annotations, annotated, replicas=spec.replicas, autoscaling=bounds, on_host=on_host)
+    if by_requests is None:
+        return chosen
+    # Zero replicas with a minimum of zero are an initial number, as for an autoscaler. They stop other services.
+    first = 1 if chosen.replicas == 0 and bounds is not None and bounds.min_replicas == 0 else chosen.replicas
+    return chosen.model_copy(update={"autoscaling": None, "by_requests": by_requests, "replicas": first})
 
 
 def draft_reference(cr: Json) -> str:

@@ -133,6 +133,9 @@ class GgufStatus(CrdModel):
     license: str | None = optional("License, normalised.")
     model_name: str | None = optional("general.name")
     quantization: str | None = optional("Quantization that the header names.")
+    recurrent_bytes: int | None = optional(
+        "State of the recurrent layers of a hybrid model for one slot, in bytes.", format="int64"
+    )
     sliding_window: int | None = optional("Tokens that sliding-window attention looks back.", format="int64")
     sliding_window_layers: int | None = optional("Layers with sliding-window attention.", format="int64")
     tensor_count: int | None = optional("Tensors in the file.", format="int64")

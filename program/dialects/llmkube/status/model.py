@@ -221,6 +221,7 @@ def _gguf(facts: GgufFacts) -> dict[str, Any]:
         "valueLength": facts.value_length,
         "tensorCount": facts.tensor_count,
         "headCountsKV": list(facts.head_counts_kv),
+        "recurrentBytes": facts.recurrent_bytes,
         "slidingWindow": facts.sliding_window,
         "slidingWindowLayers": facts.sliding_window_layers,
         "vocabularySize": facts.vocabulary_size,

@@ -10,6 +10,7 @@ import pytest
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError
 from program.desired.facts import ConditionFact, HostedFacts, PodFacts, Problem, ServiceFacts
+from program.desired.replicas import with_replicas
 from program.dialects.kserve.parse.accounts import BINDING
 from program.dialects.kserve.parse.service import parse_service
 from program.dialects.kserve.status.service import FIELDS, service_status
@@ -231,6 +232,16 @@ def test_an_autoscaled_service_is_not_ready_before_its_controller_has_seen_a_cha
 def test_zero_replicas_are_ready_when_zero_are_wanted() -> None:
     found = _conditions(_status(_service({"replicas": 0})))
     assert (found["Ready"][0], found["Reconciling"][0], found["Stalled"][0]) == ("True", "False", "False")
+
+
+@pytest.mark.parametrize(("sleep", "reason"), [("asleep", "Asleep"), ("waking", "Waking")])
+def test_a_service_that_sleeps_or_wakes_is_ready(sleep: Any, reason: str) -> None:
+    cr = _service()
+    desired = with_replicas(parse_service(cr, _look()).desired, 0 if sleep == "asleep" else 1)
+    facts = facts_of(desired, ready=False).model_copy(update={"sleep": sleep, "applying": False})
+    found = _conditions(service_status(cr, desired, facts, _look(*made_for(desired, ready=False)), now=NOW))
+    assert found["Ready"] == ("True", reason)
+    assert (found["Reconciling"][0], found["Stalled"][0]) == ("False", "False")
 
 
 def test_a_stopped_service_has_no_url() -> None:

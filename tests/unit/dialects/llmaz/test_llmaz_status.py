@@ -62,6 +62,13 @@ def message(said: Json, kind: str) -> str:
         (ONE_LOST, READY, ("True", "PlaygroundReady"), ("False", "PlaygroundReady")),
         (READY, NONE_WANTED, ("False", "PlaygroundStopped"), ("False", "PlaygroundStopped")),
         (None, NONE_WANTED, ("False", "PlaygroundStopped"), ("False", "PlaygroundStopped")),
+        # It accepts requests at the gateway.
+        (
+            READY,
+            NONE_WANTED.model_copy(update={"sleep": "asleep"}),
+            ("True", "PlaygroundReady"),
+            ("False", "PlaygroundReady"),
+        ),
         # All replicas serve, and a change is still being applied.
         (
             READY,

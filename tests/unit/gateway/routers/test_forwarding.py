@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from gateway.engines.backends import Route
+from gateway.engines.waiting import Holding
+from gateway.names import Model, ServiceName
 from gateway.routers.runtime import RouterState
+from program.desired.request_report import Counts
 from program.desired.router import Classification, Match, Router, RouterBackend, Rule
 from tests.support.gateways import CHAT, OK, Answer, Engine, Front, says
 from tests.support.loop import eventually
@@ -103,6 +107,34 @@ def test_a_timeout_counts_until_the_head_of_an_answer_and_never_cuts_a_stream(fr
     route(front, Rule("all", ("a", "b"), timeout_s=0.2))
     assert front.ask(body(), AT_ROUTER)[::2] == (200, {"from": "b"})
     assert a.seen
+
+
+def sleeps(front: Front, *running: Engine) -> None:
+    """Serve backend `a`, which requests wait for, and `b` with these replicas."""
+    b = Route(Model(ServiceName("prod", "b")), tuple(each.target for each in running), prefix_hash=False)
+    front.serve_routes(Route(Model(ServiceName("prod", "a")), holding=Holding(wake_timeout_s=1.0)), b)
+
+
+def test_a_backend_that_sleeps_too_long_is_healthy_and_the_next_one_answers(front: Front, make_engine: Make) -> None:
+    sleeps(front, make_engine(answers("b")))
+    state = route(front, Rule("all", ("a", "b"), timeout_s=0.1))
+    assert front.ask(body(), AT_ROUTER)[::2] == (200, {"from": "b"})
+    assert state.health("a").usable
+
+
+def test_a_request_waits_for_the_last_backend_beyond_the_timeout_for_answers(front: Front) -> None:
+    sleeps(front)
+    route(front, Rule("all", ("a",), timeout_s=0.1))
+    status, _, answer = front.ask(body(), AT_ROUTER)
+    assert (status, answer["error"]["code"]) == (503, "wake_timeout")
+    assert "within 1 s" in answer["error"]["message"]
+
+
+def test_copies_of_requests_neither_wake_a_service_nor_keep_it_awake(front: Front, make_engine: Make) -> None:
+    sleeps(front, make_engine(answers("b")))
+    route(front, Rule("all", ("b", "a"), strategy="shadow"))
+    assert front.ask(body(), AT_ROUTER)[::2] == (200, {"from": "b"})
+    assert (front.server.reported_requests() or {})["llmkube/prod/a"] == Counts()
 
 
 def test_an_answer_that_becomes_invalid_is_not_asked_for_again(front: Front, make_engine: Make) -> None:

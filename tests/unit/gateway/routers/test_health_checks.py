@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 
 from gateway.engines.backends import Route
+from gateway.engines.waiting import Holding
 from gateway.names import Model, ServiceName
 from gateway.routers.runtime import RouterState
 from program.desired.router import HealthCheck, Router, RouterBackend, Rule
@@ -52,3 +53,14 @@ def test_a_sleeping_service_is_not_woken_by_a_check(front: Front, make_engine: M
     eventually(lambda: not state.health("b").usable, what="the check of a service that does not exist")
     assert state.health("a").usable
     assert not engine.seen
+
+
+def test_a_service_that_requests_wait_for_is_healthy_until_its_start_fails(front: Front) -> None:
+    waits, fails = Model(ServiceName("prod", "a")), Model(ServiceName("prod", "b"))
+    front.serve_routes(Route(waits, holding=Holding()), Route(fails, holding=Holding(failure="CrashLooping")))
+    backends = tuple(RouterBackend(name, name, health_check=CHECK) for name in ("a", "b"))
+    state = RouterState(Router("prod", "r", backends))
+    front.server.set_routers([state])
+    eventually(lambda: not state.health("b").usable, what="the check of the service that fails")
+    assert state.health("a").usable
+    assert (front.server.reported_requests() or {})["llmkube/prod/a"].total == 0

@@ -1,7 +1,8 @@
 """Reads phase, model, replicas and endpoint of a service of any dialect from its custom resource. Pure.
 
-Used by `get`, `describe` and `top`. LLMKube's status has all of them. In the other dialects they follow from the
-upstream project's fields and conditions, and from Herdsman's conditions where the loop has the service.
+Used by the places, and by `herdsman get`, `describe` and `top`. LLMKube's status has all of them. In the other
+dialects they follow from the upstream project's fields and conditions, and from Herdsman's conditions where the loop
+has the service.
 """
 
 from __future__ import annotations

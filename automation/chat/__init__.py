@@ -1,0 +1,1 @@
+"""Talks to a service by OpenAI's API: streamed completions, a conversation with commands, and measurements."""

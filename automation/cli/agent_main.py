@@ -1,0 +1,37 @@
+"""The command line of the package `herdsman-agent`: the group `agent` and the version (docs/how-to/agent-package.md).
+
+The package contains only the modules that this one imports, so it does not offer the other commands of `main`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from automation.cli import agent as agent  # imported by `main`, by its name
+from automation.cli.main import EXIT_USAGE, invoke
+from automation.cli.output import complain
+
+OFFERED = ("agent", "version")
+
+
+def main() -> None:
+    """Run the command line; the console scripts `herdsman` and `herdsman-agent` of the package."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
+    first = next((word for word in arguments if word != "--"), "--help")
+    if first in ("-h", "--help"):
+        return invoke(["agent", "--help"])
+    if first not in OFFERED:
+        complain(
+            f"the package herdsman-agent has no command `{first}`",
+            hint="the package herdsman has all commands: `pip install herdsman`, in another environment",
+        )
+        return EXIT_USAGE
+    return invoke(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The replicas of services that are scaled by requests, pass by pass."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from automation.reconcile.observe import Observed
+from automation.serving.request_scaling import UNKNOWN_S, RequestScaler, Scaled
+from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
+from program.desired.keys import ServiceKey
+from program.desired.request_report import Counts, Report
+from program.desired.service import DesiredService, RequestScaling
+from tests.support.builders import service
+
+KEY = ServiceKey("llmkube", "ns", "svc")
+RULES = RequestScaling(min_replicas=1, max_replicas=4, target=2, idle_timeout_s=60.0)
+NEW: Json = {"metadata": {"name": "svc", "namespace": "ns"}}
+SLEEPS: Json = {**NEW, "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Asleep"}]}}
+
+
+def observed(replicas: int | None = None, *, ready: int = 0) -> Observed:
+    live = None if replicas is None else {"spec": {"replicas": replicas}, "status": {"readyReplicas": ready}}
+    return Observed(live=(), claim_exists=False, deployment=live, pods=())
+
+
+class World:
+    """A loop with a gateway, by a clock of the test."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.requeued: list[float] = []
+        self.scaler = RequestScaler(
+            cast(KubeClient, None), requeue=lambda _, after_s: self.requeued.append(after_s), clock=lambda: self.now
+        )
+        self._renewals = 0
+
+    def report(self, *counts: int) -> None:
+        self._renewals += 1
+        lease = Report("p", {str(KEY): Counts(*counts)}).lease("gateway", renewed=f"t{self._renewals}")
+        self.scaler.reports.observe("gateway", lease)
+
+    def scaled(
+        self,
+        seen: Observed,
+        cr: Json = NEW,
+        *,
+        desired: DesiredService | None = None,
+        may_change: bool = True,
+        by_agent: bool = False,
+    ) -> Scaled | None:
+        wanted = service(by_requests=RULES) if desired is None else desired
+        return self.scaler.scaled(KEY, cr, wanted, seen, may_change=may_change, by_agent=by_agent)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_service_sleeps_and_wakes(world: World) -> None:
+    assert world.scaled(observed()) == Scaled(1)
+    assert world.requeued == [UNKNOWN_S]
+    world.report(0, 0, 3)
+    world.scaled(observed(1, ready=1))
+    for _ in range(6):
+        world.now += 10
+        world.report(0, 0, 3)
+    assert world.scaled(observed(1, ready=1)) == Scaled(0, "asleep")
+    assert world.scaled(observed(0)) == Scaled(0, "asleep")
+    world.requeued.clear()
+    world.report(0, 3, 6)
+    assert world.requeued == [0.0]
+    assert world.scaled(observed(0)) == Scaled(2, "waking")
+    assert world.scaled(observed(2, ready=1)) == Scaled(2)
+
+
+def test_a_new_loop_goes_on_where_the_earlier_one_ended(world: World) -> None:
+    assert world.scaled(observed(0), SLEEPS) == Scaled(0, "asleep")
+    assert World().scaled(observed(3, ready=3)) == Scaled(3)
+    assert World().scaled(observed(9, ready=9)) == Scaled(4), "the bounds were edited meanwhile"
+
+
+def test_a_change_that_must_wait_keeps_the_number(world: World) -> None:
+    world.report(8, 0, 8)
+    assert world.scaled(observed(1, ready=1), may_change=False) == Scaled(1)
+    assert world.scaled(observed(1, ready=1)) == Scaled(4)
+
+
+def test_an_agent_puts_its_processes_to_sleep_itself(world: World) -> None:
+    world.report(0, 0, 0)
+    world.scaled(observed(1, ready=1), by_agent=True)
+    world.now += 15
+    world.report(0, 0, 0)
+    world.now += 15
+    world.report(0, 0, 0)
+    rules = RULES.model_copy(update={"idle_timeout_s": 20.0})
+    desired = service(by_requests=rules)
+    assert world.scaled(observed(1, ready=1), desired=desired, by_agent=True) == Scaled(1)
+    assert world.scaled(observed(1, ready=1), desired=desired) == Scaled(0, "asleep")
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"by_requests": RULES, "suspended": True}, {"by_requests": RULES, "replicas": 0}]
+)
+def test_other_services_and_stopped_ones_are_left_alone(world: World, fields: dict[str, Any]) -> None:
+    world.report(0, 5, 5)
+    assert world.scaled(observed(1), desired=service(**fields)) is None
+    world.requeued.clear()
+    world.report(0, 0, 5)
+    assert world.requeued == []
+
+
+def test_only_reports_that_may_change_the_number_enqueue_the_service(world: World) -> None:
+    world.scaled(observed(1))
+    world.report(0, 0, 0)
+    world.scaled(observed(1, ready=1))
+    world.requeued.clear()
+    world.report(0, 0, 1)
+    assert world.requeued == []
+    world.report(1, 0, 2)
+    world.report(1, 1, 3)
+    world.report(0, 0, 3)
+    assert world.requeued == [0.0, 0.0, 0.0]
