@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from components.priority_classes import priority_classes
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
+from tests.loop.test_request_scaling import knows
 from tests.loop.test_sleep import Engine, events, machine_address, try_to_ask
+from tests.support.gateway_rights import grant_gateway_rights
+from tests.support.gateways import completion, gateway_process
 from tests.support.kubelet import pods_of, write_ready_status
 from tests.support.loop import LoopProcess, condition, deployed, eventually, find, loop_process, model, service
 from tests.support.raw_engine import read_head
@@ -145,6 +149,31 @@ def test_two_members_take_turns_and_stay_as_they_are_without_the_pool(
         assert replicas(client, namespace, "chat") == 1, "without the pool no member stops for another"
         start_pod(client, namespace, "code")
         assert answered(waiting)
+
+
+def test_a_request_at_the_gateway_leads_to_a_turn(
+    client: KubeClient,
+    control_plane: LocalCluster,
+    namespace: str,
+    loop: LoopProcess,
+    engines: dict[str, Engine],
+    tmp_path: Path,
+) -> None:
+    model(client, namespace)
+    pool(client, namespace, "chat", "code", default="chat", minTurn="1s")
+    for name, engine in engines.items():
+        service(client, namespace, name, containerPort=engine.port, skipModelInit=True)
+    eventually(lambda: replicas(client, namespace, "chat") == 1, what="the start of chat")
+    start_pod(client, namespace, "chat")
+    eventually(lambda: find(client, kinds.ENDPOINT_SLICES, namespace, slice_name("code")), what="a slice")
+    kubeconfig = grant_gateway_rights(client, control_plane, tmp_path / "kubeconfig")
+    with gateway_process(kubeconfig, tmp_path / "log") as gateway, ThreadPoolExecutor(1) as clients:
+        eventually(lambda: knows(gateway, f"{namespace}/code"), what="the gateway to know the member")
+        asked = clients.submit(completion, gateway, f"{namespace}/code")
+        eventually(lambda: replicas(client, namespace, "code") == 1, what="the start of code")
+        assert replicas(client, namespace, "chat") == 0 and not asked.done()
+        start_pod(client, namespace, "code")
+        assert asked.result()[0] == 200
 
 
 def test_members_on_a_host_are_in_the_model_group_of_their_pool(

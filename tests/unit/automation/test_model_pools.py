@@ -347,18 +347,19 @@ def test_a_member_with_a_spec_that_is_not_valid_takes_no_turn_from_others(world:
 
 def test_members_that_take_no_turns_stop_nobody(world: World) -> None:
     world.add_service("scaled", autoscaling={"minReplicas": 1, "maxReplicas": 3})
+    world.add_service("woken", annotations={"herdsman.dev/scale-by": "requests", "herdsman.dev/idle-timeout": "60s"})
     world.add_service("other")
     world.cluster.foreign.add("other")
-    world.add_pool("gpu", "gone", "scaled", "other", "chat", default="chat")
+    world.add_pool("gpu", "gone", "scaled", "woken", "other", "chat", default="chat")
     world.pools.start()
     world.run_timers()
     assert world.may_run() == ["chat"]
-    assert [world.pools.grant(key(name)) for name in ("gone", "scaled", "other")] == [None] * 3
+    assert [world.pools.grant(key(name)) for name in ("gone", "scaled", "woken", "other")] == [None] * 4
     assert world.status()["phase"] == "Degraded" and world.condition("Ready") == ("True", "TakingTurns")
-    assert [each["phase"] for each in world.status()["members"]] == ["Refused", "Refused", "Refused", "Starting"]
-    assert world.events.count("MemberRefused") == 3
+    assert [each["phase"] for each in world.status()["members"]] == [*["Refused"] * 4, "Starting"]
+    assert world.events.count("MemberRefused") == 4
     world.look()
-    assert world.events.count("MemberRefused") == 3
+    assert world.events.count("MemberRefused") == 4
 
 
 def test_without_an_address_of_the_proxy_a_pool_stops_nobody(world: World) -> None:

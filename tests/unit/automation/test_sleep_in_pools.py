@@ -13,7 +13,7 @@ from automation.serving.turns.port import Grant, NoTurns
 from components import naming
 from program.desired.engines import Generic
 from program.desired.keys import ServiceKey
-from program.desired.service import Autoscaling, DesiredService, Sleep
+from program.desired.service import Autoscaling, DesiredService, RequestScaling, Sleep
 from tests.support.builders import service
 from tests.support.pod_proxy import PodProxy
 from tests.support.raw_engine import read_response
@@ -181,7 +181,19 @@ def test_edited_replicas_ask_for_the_turn(world: PoolWorld) -> None:
     assert world.turns.requests == 1 and world.marked == "2"
 
 
-@pytest.mark.parametrize("fields", [{"suspended": True}, {"replicas": 0}, {"autoscaling": Autoscaling(max_replicas=2)}])
+BY_REQUESTS = RequestScaling(min_replicas=1, max_replicas=1, idle_timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"suspended": True},
+        {"replicas": 0},
+        {"autoscaling": Autoscaling(max_replicas=2)},
+        {"by_requests": BY_REQUESTS},
+        {"by_requests": BY_REQUESTS, "sleep": Sleep(idle_timeout_s=60)},
+    ],
+)
 def test_a_service_that_the_pool_must_not_scale_is_left_to_itself(world: PoolWorld, fields: dict[str, object]) -> None:
     lose_turn(world)
     assert world.look(world.desired.model_copy(update=fields)) == ""
