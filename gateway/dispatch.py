@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent.proxy.upstream import Target
 from gateway import models_list
 from gateway.access.caller import Caller
 from gateway.accounting.request_meter import Expected, asking_for_usage, expected
@@ -14,7 +15,8 @@ from gateway.clients import heads
 from gateway.clients.multipart_body import MultipartBody, is_form
 from gateway.clients.request_body import BodyInvalid, RequestBody
 from gateway.engines.backends import Backend, Backends
-from gateway.errors import GatewayError, model_not_allowed, model_not_found
+from gateway.engines.engine_body import engine_body
+from gateway.errors import GatewayError, adapter_not_loaded, model_not_allowed, model_not_found
 from gateway.names import Match, NoMatch
 from gateway.price import Price
 from gateway.routers import dispatching
@@ -42,6 +44,10 @@ class Forward:
     """What the choice of a replica depends on; empty: any replica."""
     expected: Expected
     """What the request may cost."""
+    adapter: str = ""
+    """The adapter of a LoRAAdapter that the request is for."""
+    only: frozenset[Target] | None = None
+    """The replicas that may get it; None: all."""
 
     @property
     def label(self) -> str:
@@ -54,9 +60,21 @@ class Forward:
         return self.backend.route.model.price
 
 
+@dataclass(frozen=True)
+class Wake:
+    """A request for an adapter of a service that sleeps: it is refused, and the service is woken."""
+
+    backend: Backend
+    error: GatewayError
+
+
+ADAPTER_RETRY_S = 5.0
+"""After this time a client may ask again for an adapter that is not loaded."""
+
+
 def dispatch(
     head: heads.Head, body: bytes, caller: Caller, backends: Backends
-) -> Reply | Forward | Routed | GatewayError:
+) -> Reply | Forward | Routed | Wake | GatewayError:
     """Decide on a request of a client, with its unchunked body."""
     if head.path.startswith(dispatching.ADDRESS):
         decided = dispatching.at_address(head, body, caller, backends.routers)
@@ -83,7 +101,9 @@ def dispatch(
     return _unknown_path(head)
 
 
-def _forward(head: heads.Head, data: bytes, caller: Caller, backends: Backends) -> Forward | Routed | GatewayError:
+def _forward(
+    head: heads.Head, data: bytes, caller: Caller, backends: Backends
+) -> Forward | Routed | Wake | GatewayError:
     if not backends.are_known:
         return STARTING  # a router could have the name of a service that is not known yet
     try:
@@ -99,15 +119,29 @@ def _forward(head: heads.Head, data: bytes, caller: Caller, backends: Backends) 
         return found
     backend = backends.of(found.model.service)
     assert backend is not None
-    name = found.engine_name
-    payload = body.unchanged() if name in ("", body.model) else body.with_model(name)
+    adapter = backend.route.adapters.get(found.adapter) if found.adapter else None
+    if adapter is not None and not adapter.targets:
+        refusal = adapter_not_loaded(found.adapter, found.model.service, retry_after_s=ADAPTER_RETRY_S)
+        return Wake(backend, refusal) if found.model.state == "asleep" else refusal
+    if adapter is not None and adapter.fields and not isinstance(body, RequestBody):
+        return GatewayError(400, "invalid_request", "the engine takes no adapter with a form", "model")
+    payload = engine_body(
+        body,
+        path=head.path,
+        name=found.engine_name,
+        model_fields={} if found.adapter else backend.route.model_fields,
+        adapter=adapter,
+    )
     key = ""
     if backend.route.prefix_hash and head.path in heads.PROMPT_PATHS and (prefix := body.prefix()):
         key = f"{found.adapter}\0{prefix}"
     cost = expected(head.path, body.values)
     if cost.drop_usage and isinstance(body, RequestBody):
         payload = asking_for_usage(body, payload)
-    return Forward(backend, head.outgoing(len(payload)), payload, key, cost)
+    outgoing = head.outgoing(len(payload))
+    if adapter is None:
+        return Forward(backend, outgoing, payload, key, cost)
+    return Forward(backend, outgoing, payload, key, cost, found.adapter, adapter.targets)
 
 
 def _allowed(name: str, caller: Caller, backends: Backends) -> Match | GatewayError:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from gateway.names import NoMatch
+from gateway.names import NoMatch, ServiceName
 from program.desired.keys import ANNOTATION_MODEL_ALIASES
 
 
@@ -68,6 +68,12 @@ def model_not_allowed(name: str) -> GatewayError:
     """Say that a key does not allow a model."""
     message = f"your API key does not allow the model `{name[:_SHOWN]}`. GET /v1/models lists the models that it allows"
     return GatewayError(403, "model_not_allowed", message, "model")
+
+
+def adapter_not_loaded(adapter: str, service: ServiceName, *, retry_after_s: float) -> GatewayError:
+    """Say that no replica has loaded an adapter yet."""
+    message = f"no replica of `{service}` has loaded the adapter `{adapter}`; its LoRAAdapter says why"
+    return GatewayError(503, "adapter_not_loaded", message, retry_after_s=retry_after_s)
 
 
 def _any_of(names: Iterable[str]) -> str:

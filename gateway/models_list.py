@@ -28,7 +28,7 @@ def _entry(name: str, match: Match) -> Json:
         "owned_by": model.owned_by,
         "root": str(model.service),
         "parent": str(model.service) if match.adapter else None,
-        "status": model.state,
+        "status": "not loaded" if match.adapter in model.not_loaded else model.state,
     }
     if model.context_length is not None:
         entry["max_model_len"] = model.context_length

@@ -47,7 +47,7 @@ class Model:
     engine_names: tuple[str, ...] = ()
     """The names by which its engine knows the model, the preferred one first. Empty: not known, or of no importance."""
     adapters: tuple[str, ...] = ()
-    """The names by which its engine knows the adapters that it has loaded."""
+    """The names by which its engine knows the adapters that it has loaded, and the names of its LoRAAdapters."""
     aliases: tuple[str, ...] = ()
     created_s: int = 0
     """When the service was created, in seconds since 1970."""
@@ -57,6 +57,8 @@ class Model:
     capabilities: tuple[str, ...] = ()
     price: Price = FREE
     state: str = "ready"
+    not_loaded: frozenset[str] = frozenset()
+    """The adapters that no replica has loaded."""
 
 
 class Match(NamedTuple):
@@ -107,8 +109,19 @@ class Names:
         found = self.meaning(name)
         if isinstance(found, Match) or found.owners:
             return found
+        if adapters := self._adapters_of_base(name):
+            return NoMatch(adapters)
         names = [each.name for each in self.listed]
         return NoMatch(tuple(difflib.get_close_matches(name[:_LONGEST], names, NEAR_NAMES, cutoff=0.5)))
+
+    def _adapters_of_base(self, name: str) -> tuple[str, ...]:
+        """Return the adapters that are most similar, if the name is that of a model with another adapter."""
+        base, _, adapter = name.rpartition(":")
+        found = self._exact(base)
+        if isinstance(found, NoMatch):
+            return ()
+        near = difflib.get_close_matches(adapter[:_LONGEST], found.model.adapters, NEAR_NAMES, cutoff=0.0)
+        return tuple(f"{base}:{each}" for each in near)
 
     def meaning(self, name: str) -> Match | NoMatch:
         """Return the model that a name means, without similar names."""

@@ -54,14 +54,18 @@ class GatewayServer:
         place: Nearness = ANYWHERE,
         access: Access | None = None,
         store: Store | None = None,
+        *,
+        checks_hosts: bool = False,
     ) -> None:
         """`place` is the node and the zone in which the gateway runs.
 
-        Without `access`, requests need no key. Without `store`, keys have no limits, and usage is not kept.
+        With `checks_hosts`, requests without a key must address this machine; see `access.host_names`. Without
+        `access`, requests need no key. Without `store`, keys have no limits, and usage is not kept.
         """
         self.loop = asyncio.new_event_loop()
         self.limits = limits or GatewayLimits()
         self.cors = cors or Cors()
+        self.checks_hosts = checks_hosts
         self.backends = Backends(self.loop, place)
         self._scraper = EngineScraper(self.loop, self.backends)
         self.access = access or Access.open()

@@ -98,6 +98,21 @@ class Access:
             digest.update(_bytes_of(file) + b"\0")
         return digest.hexdigest()
 
+    def authority(self) -> str | None:
+        """Return the certificates in PEM of the server's authority, or None if the server is not verified by one.
+
+        Raises ConfigInvalid if their file cannot be read.
+        """
+        endpoint = self._endpoint
+        if not endpoint.verify:
+            return None
+        if endpoint.ca_data or not endpoint.ca_file:
+            return endpoint.ca_data
+        try:
+            return pathlib.Path(endpoint.ca_file).read_text()
+        except (OSError, ValueError) as error:
+            raise ConfigInvalid(f"the certificates cannot be read: {error}") from error
+
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return a TLS context, with verification unless the kubeconfig disables it; None for an http server."""
         endpoint = self._endpoint

@@ -74,6 +74,7 @@ HOSTS = Kind("herdsman.dev/v1alpha1", "Host", "hosts", False)
 GPU_QUOTAS = Kind("inference.llmkube.dev/v1alpha1", "GPUQuota", "gpuquotas", True)
 MODEL_POOLS = Kind("inference.llmkube.dev/v1alpha1", "ModelPool", "modelpools", True)
 MODEL_ROUTERS = Kind("inference.llmkube.dev/v1alpha1", "ModelRouter", "modelrouters", True)
+LORA_ADAPTERS = Kind("inference.llmkube.dev/v1alpha1", "LoRAAdapter", "loraadapters", True)
 JOBS = Kind("batch/v1", "Job", "jobs", True)
 REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets", True)
 CONTROLLER_REVISIONS = Kind("apps/v1", "ControllerRevision", "controllerrevisions", True)
@@ -135,6 +136,7 @@ WELL_KNOWN = (
     GPU_QUOTAS,
     MODEL_POOLS,
     MODEL_ROUTERS,
+    LORA_ADAPTERS,
     JOBS,
     REPLICA_SETS,
     CONTROLLER_REVISIONS,

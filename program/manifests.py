@@ -9,7 +9,7 @@ them.
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -67,6 +67,8 @@ class Manifests:
     """The folder that paths are relative to."""
     options: RenderOptions = field(default_factory=RenderOptions)
     """The options of the cluster that the documents are for."""
+    adapt: Callable[[Json], Json] = field(default=lambda cr: cr)
+    """Returns the form of an object in which it counts. Called with each service that has valid metadata."""
     errors: list[str] = field(default_factory=list)
     """Errors, each with file and field. While there is one, nothing should be created."""
     notes: list[str] = field(default_factory=list)
@@ -270,6 +272,7 @@ class Manifests:
             metadata = {**metadata, "namespace": metadata.get("namespace") or self.namespace}
         document = Document(where, {**cr, "metadata": metadata})
         if dialect:
+            document = Document(where, self.adapt(document.cr))
             self._put(self._services, (dialect, document.namespace, document.name), document)
         elif referred is not None:
             self._put(self._referred, _identity(document.cr), document)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +29,7 @@ from agent.server.cluster.host_spec import HostSpec, HostSpecWatch
 from agent.server.cluster.plan_watch import PlanWatch
 from agent.server.cluster.reachability import ReachabilityCheck
 from agent.server.host_facts import Binaries
+from agent.server.joining.renewal import TokenRenewal
 from agent.server.memory.budget import MemoryLimits
 from agent.server.memory.host_memory import HostMemory
 from agent.server.memory.metrics import MemoryMetrics
@@ -71,6 +72,7 @@ class Agent:
         self._upkeep: Upkeep | None = None
         self._watch: PlanWatch | None = None
         self._lease: HostLease | None = None
+        self._renewal: TokenRenewal | None = None
         self._host: HostObject | None = None
         self._accelerators: tuple[Accelerator, ...] | None = None
         self.spec = HostSpecWatch()
@@ -217,6 +219,9 @@ class Agent:
             self._host.start()
         if self._lease is not None:
             self._lease.start()
+        if self._client is not None and settings.identity is not None:
+            self._renewal = TokenRenewal(self._client, settings.identity, namespace=settings.system_namespace)
+            self._renewal.start()
         if self._http is not None:
             self._http.start()
         write_run_file(
@@ -268,6 +273,10 @@ class Agent:
             self._accelerators = accelerators.detect()
         return self._accelerators
 
+    def reports(self) -> Mapping[str, ProcessReport]:
+        """Return the reports of all processes, by key. Empty before `start`."""
+        return self._supervisor.reports() if self._supervisor is not None else {}
+
     def request_stop(self) -> None:
         """Make `wait` return. Safe in a signal handler."""
         self._done.set()
@@ -308,6 +317,8 @@ class Agent:
             self._lease.stop(release=speak)
         if self._http is not None:
             self._http.stop()
+        if self._renewal is not None:
+            self._renewal.stop()
         if self._upkeep is not None:
             self._upkeep.stop()
         self._store.close()

@@ -13,6 +13,7 @@ from typing import Literal
 from agent.processes.secret_values import FOLDER
 from agent.server.api.api_listeners import ApiSettings
 from agent.server.cluster.host_lease import RENEW_S
+from agent.server.joining.identity import Identity
 from agent.server.memory.host_memory import MemorySettings
 from agent.server.processes.engine_user import EngineUser
 from agent.server.processes.ports import FIRST
@@ -57,3 +58,6 @@ class AgentSettings:
     allowance: Allowance | None = None
     """Requests of plans that the machine's owner allows. None: the Host object decides; without a cluster all are
     allowed."""
+    identity: Identity | None = None
+    """The identity that `herdsman host join` wrote, whose token the agent renews. None: another one, which it does
+    not."""

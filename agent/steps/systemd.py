@@ -107,13 +107,16 @@ def unit_directory(facts: Facts, *, own_user: bool = False) -> str:
     return f"{facts.home}/.config/systemd/user" if own_user else "/etc/systemd/system"
 
 
-def install_steps(service: Service, facts: Facts, *, own_user: bool = False) -> list[Step]:
-    """Return the steps that install and start a service, also after each boot."""
+def install_steps(service: Service, facts: Facts, *, own_user: bool = False, at_boot: bool = True) -> list[Step]:
+    """Return the steps that install and start a service, also after each boot.
+
+    With `own_user` and without `at_boot`, it runs from the user's login to the logout.
+    """
     manager = Systemd(facts, own_user)
     path = unit_path(service.name, facts, own_user=own_user)
     content = unit_text(service, own_user=own_user).encode()
     directory: list[Step] = [Directory(path.rpartition("/")[0], mode=None)] if own_user else []
-    linger: list[Step] = [Lingering(facts.user)] if own_user else []
+    linger: list[Step] = [Lingering(facts.user)] if own_user and at_boot else []
     return [
         ManagerRuns(manager),
         *directory,

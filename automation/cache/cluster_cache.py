@@ -57,6 +57,10 @@ class ClusterCache:
         self.on_pool_input: Callable[[str], None] = lambda _namespace: None
         """Called with the namespace after each change of a ModelPool, and of an InferenceService with its Deployment
         and pods, in the informer's thread."""
+        self.on_adapter_input: Callable[[], None] = lambda: None
+        """Called after each change of a LoRAAdapter, of an InferenceService or of a pod of one, in the informer's
+        thread.
+        """
         self.on_namespace_gone: Callable[[str], None] = lambda _: None
         self._enqueue = enqueue
         self._enqueue_after = enqueue_after or (lambda key, _: enqueue(key))
@@ -129,6 +133,9 @@ class ClusterCache:
                 informer, kinds.MODEL_ROUTERS, trim.custom_resource, lambda _old, _new: self.on_router_input()
             ),
             kinds.MODEL_POOLS: functools.partial(informer, kinds.MODEL_POOLS, trim.custom_resource, self._pool_changed),
+            kinds.LORA_ADAPTERS: functools.partial(
+                informer, kinds.LORA_ADAPTERS, trim.custom_resource, lambda _old, _new: self.on_adapter_input()
+            ),
             kinds.HOSTS: functools.partial(
                 informer, kinds.HOSTS, trim.host, self.registry.host_changed, namespaces=None
             ),
@@ -279,6 +286,7 @@ class ClusterCache:
         if kind is kinds.INFERENCE_SERVICES:
             self._inference_service_changed(ServiceKey(LLMKUBE, namespace, name), old, new)
             self.on_router_input()
+            self.on_adapter_input()
         elif kind is kinds.MODELS:
             if old is None or new is None or asks_for_work(old, new):
                 self._enqueue_model(namespace, name)
@@ -289,6 +297,7 @@ class ClusterCache:
             else:
                 self.scheduling.pod_changed(key, new, name=name)
                 self.on_pod(old, new)
+                self.on_adapter_input()
         if kind in (kinds.INFERENCE_SERVICES, kinds.DEPLOYMENTS, kinds.PODS):
             self.on_pool_input(namespace)
 

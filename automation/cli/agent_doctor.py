@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agent.server.cluster.host_lease import lease_name
 from agent.server.host_facts import Binaries, NoAddress, own_address
 from agent.server.memory.budget import MemoryLimits, host_budget
 from agent.server.memory.machine import Machine
@@ -33,11 +34,13 @@ from automation.cli.agent_installation import read_installation
 from automation.cli.agent_options import STORE
 from automation.cli.agent_run import run_command
 from automation.cli.agent_service import DEFAULT_NAME, Name, OwnUser, this_machine
+from automation.cli.agent_token_check import token_finding
 from automation.cli.output import OutputFormat, complain, report_checks, size_text
 from automation.console.check import Check
 from automation.install import permissions
+from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import KubeError
+from kubeapi.errors import Forbidden, KubeError, NotFound
 from program.desired.errors import SpecInvalid
 from program.desired.quantities import bytes_of
 
@@ -64,6 +67,7 @@ PERMISSIONS = (
 class Looked:
     """The options of an agent that the checks use."""
 
+    host: str
     store: Path
     kubeconfig: str | None
     is_kubernetes: bool
@@ -119,6 +123,7 @@ def _looked(given: Sequence[str], name: str, own_user: bool) -> tuple[Looked, bo
         arguments += ["--host", "doctor"]
     values: Mapping[str, Any] = run_command().make_context("herdsman agent doctor", arguments).params
     looked = Looked(
+        host=values["host"],
         store=(values["store"] or Path.home() / STORE).expanduser().absolute(),
         kubeconfig=str(values["kubeconfig"]) if values["kubeconfig"] else None,
         is_kubernetes=str(values["plan_source"]) == "kubernetes",
@@ -306,6 +311,8 @@ def certificate_finding(path: str, ends: datetime, now: datetime) -> Check:
 
 
 def _cluster(looked: Looked) -> Iterator[Check]:
+    if looked.kubeconfig:
+        yield from token_finding(Path(looked.kubeconfig).expanduser().absolute(), time.time())
     try:
         client = KubeClient.default(looked.kubeconfig)
         sent = time.time()
@@ -326,7 +333,10 @@ def _cluster(looked: Looked) -> Iterator[Check]:
         )
         for place in places:
             try:
-                if not _allowed(client, group, resource, verb, place):
+                name = lease_name(looked.host) if resource == "leases" else looked.host
+                if not _allowed(client, group, resource, verb, place, name=name) and not (
+                    verb == "create" and _exists(client, resource, place, name)
+                ):
                     denied.append(f"{verb} {resource}" + (f" in {place}" if place else ""))
             except KubeError as error:
                 yield Check(
@@ -340,7 +350,20 @@ def _cluster(looked: Looked) -> Iterator[Check]:
         yield Check("permissions", "ok", f"{len(PERMISSIONS)} checked")
 
 
-def _allowed(client: KubeClient, group: str, resource: str, verb: str, namespace: str | None) -> bool:
+def _exists(client: KubeClient, resource: str, namespace: str | None, name: str) -> bool:
+    """Return whether an agent does not need the right to create its object: an invitation made it."""
+    kind = {"hosts": kinds.HOSTS, "leases": kinds.LEASES}[resource]
+    try:
+        client.get(kind, namespace, name)
+    except (Forbidden, NotFound):
+        return False
+    return True
+
+
+def _allowed(
+    client: KubeClient, group: str, resource: str, verb: str, namespace: str | None, *, name: str = ""
+) -> bool:
+    """Return whether the agent may do this. `name` counts for Hosts and Leases, whose rights may name the object."""
     plural, _, subresource = resource.partition("/")
     wanted = {
         "group": group,
@@ -348,6 +371,7 @@ def _allowed(client: KubeClient, group: str, resource: str, verb: str, namespace
         "subresource": subresource,
         "verb": verb,
         "namespace": namespace or "",
+        "name": name if plural in ("hosts", "leases") and verb != "create" else "",
     }
     body = {
         "apiVersion": "authorization.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""The command line of the package `herdsman-agent`: the group `agent` and the version (docs/how-to/agent-package.md).
+"""The command line of the package `herdsman-agent`: the group `agent`, `host join` and the version.
 
 The package contains only the modules that this one imports, so it does not offer the other commands of `main`.
 """
@@ -12,6 +12,8 @@ from automation.cli.main import EXIT_USAGE, invoke
 from automation.cli.output import complain
 
 OFFERED = ("agent", "version")
+JOIN = ("host", "join")
+"""The only command of another group: it makes a machine a host."""
 
 
 def main() -> None:
@@ -21,6 +23,9 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
+    words = [word for word in arguments if word != "--"]
+    if tuple(words[:2]) == JOIN:
+        return invoke(["agent", *words[1:]])
     first = next((word for word in arguments if word != "--"), "--help")
     if first in ("-h", "--help"):
         return invoke(["agent", "--help"])

@@ -186,6 +186,7 @@ def run(
     from agent.server.api.tls import TlsFailed
     from agent.server.cluster.host_lease import HostInUse
     from agent.server.host_facts import NoAddress, own_address
+    from agent.server.joining.identity import identity_of
     from agent.server.main import Agent
     from agent.server.memory.budget import MemoryLimits
     from agent.server.memory.host_memory import MemorySettings
@@ -249,6 +250,7 @@ def run(
             watch_s=memory_interval,
             meminfo=_absolute(meminfo),
         ),
+        identity=identity_of(Path(kubeconfig).expanduser().absolute()) if kubeconfig else None,
     )
     try:
         running = Agent(settings, client)

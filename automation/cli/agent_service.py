@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -77,11 +78,32 @@ def install(
     sets all options: an omitted option returns to its default.
     """
     machine = this_machine()
+    prepared = prepare(
+        machine, context.args, name=name, user=user, own_user=own_user, environment=env or (), dry_run=dry_run
+    )
+    steps = install_steps(prepared, machine.facts, program=program(), version=agent_version())
+    _finish(steps, machine, dry_run=dry_run, output=output)
+
+
+def prepare(
+    machine: Machine,
+    arguments: Sequence[str],
+    *,
+    name: str,
+    user: str | None,
+    own_user: bool,
+    environment: Sequence[str] = (),
+    dry_run: bool = False,
+) -> Installation:
+    """Check the options of an installation, and change nothing. `arguments` are those of `agent run`.
+
+    Raises typer.Exit after a message, and usage errors.
+    """
     _refuse_wrong_manager(machine, own_user)
     try:
         who = _user(machine, user, own_user=own_user, dry_run=dry_run)
         home = user_home(machine, who)
-        options = settled(run_command(), context.args, home=home, of_user=who)
+        options = settled(run_command(), arguments, home=home, of_user=who)
         installed = Installation(
             name=name,
             user=who,
@@ -90,16 +112,22 @@ def install(
             host=options.host,
             store=options.store,
             arguments=options.arguments,
-            environment=_environment(env or []),
+            environment=_environment(list(environment)),
             files=options.files,
             has_api=options.has_api,
         )
-        steps = install_steps(installed, machine.facts, program=program(), version=agent_version())
+        install_steps(installed, machine.facts, program=program(), version=agent_version())
     except (OptionsWrong, MachineError) as error:
         _fail(str(error), error.hint)
     except NotExpressible as error:
         raise typer.BadParameter(str(error)) from None
-    _finish(steps, machine, dry_run=dry_run, output=output)
+    return installed
+
+
+def carry_out(installed: Installation, machine: Machine) -> None:
+    """Make what `prepare` returned, and print the steps. Raises typer.Exit with a failed step."""
+    steps = install_steps(installed, machine.facts, program=program(), version=agent_version())
+    _perform(steps, machine, dry_run=False, output=OutputFormat.TABLE)
 
 
 def upgrade(
@@ -282,6 +310,13 @@ def _installed(machine: Machine, name: str, own_user: bool) -> Installation:
 def _finish(
     steps: list[Step], machine: Machine, *, dry_run: bool, output: OutputFormat, last: Any = lambda: None
 ) -> None:
+    outcomes = _perform(steps, machine, dry_run=dry_run, output=output)
+    last()
+    if dry_run and is_changed(outcomes):
+        raise typer.Exit(EXIT_WOULD_CHANGE)
+
+
+def _perform(steps: list[Step], machine: Machine, *, dry_run: bool, output: OutputFormat) -> list[Outcome]:
     try:
         outcomes = run_steps(steps, machine, dry_run=dry_run)
     except KeyboardInterrupt:
@@ -295,9 +330,7 @@ def _finish(
     if failed:
         wrong = next(each for each in outcomes if each.state is State.FAILED)
         _fail(wrong.detail, wrong.hint)
-    last()
-    if dry_run and is_changed(outcomes):
-        raise typer.Exit(EXIT_WOULD_CHANGE)
+    return outcomes
 
 
 def _print(outcomes: list[Outcome], *, dry_run: bool) -> None:

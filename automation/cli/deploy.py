@@ -182,7 +182,7 @@ def deploy(
             raise typer.Exit(exits.WOULD_CHANGE if planned.has_changes else exits.DONE)
         place.apply(documents)
         state = place.find(f"isvc/{service}", where)
-        say(f"Deployed {full_name(state)} in {place.title}", err=True)
+        say(f"Deployed {full_name(state)} on {place.title}", err=True)
         if wait if wait is not None else sys.stderr.isatty():
             _follow(place, state, timeout_s, replicas=replicas)
         else:

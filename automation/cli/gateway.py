@@ -23,7 +23,8 @@ from gateway.accounting.stores import opened as opened_store
 from gateway.clients.cors import Cors
 from gateway.clients.listener_tls import TlsFiles
 from gateway.engines.balancer import Nearness
-from gateway.running import GatewayOptions, ListenAddress, RunningGateway
+from gateway.listen_address import ListenAddress
+from gateway.running import GatewayOptions, RunningGateway
 from kubeapi.errors import KubeError
 
 

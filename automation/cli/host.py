@@ -1,4 +1,4 @@
-"""`herdsman host …`: the hosts on which services are placed: list, add, cordon, drain, remove, doctor."""
+"""`herdsman host …`: the hosts on which services are placed: list, add, invite, join, revoke, cordon, …"""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from agent.server.cluster.host_lease import lease_name
 from automation.cli import host_rows as rows
 from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.host_doctor import examine
+from automation.cli.host_invite import invite
+from automation.cli.host_join import JOIN_CONTEXT, join
+from automation.cli.host_revoke import revoke
 from automation.cli.host_secrets import grant_secret
 from automation.cli.output import OutputFormat, complain, print_json, print_table, report_checks, say
 from automation.settings import SYSTEM_NAMESPACE
@@ -33,6 +36,10 @@ Name = Annotated[str, typer.Argument(metavar="HOST", help="Name of the host.")]
 
 
 app.command("grant-secret")(grant_secret)
+app.command("invite")(invite)
+# Options of `agent run` are passed on, and checked against that command.
+app.command("join", context_settings=JOIN_CONTEXT)(join)
+app.command("revoke")(revoke)
 
 
 @app.callback()
@@ -61,7 +68,7 @@ def list_hosts(kubeconfig: Kubeconfig = None, output: Output = OutputFormat.TABL
     elif not table:
         complain(
             "no hosts in this cluster",
-            hint="run `herdsman agent install` on a machine, or add one over SSH with `herdsman host add`",
+            hint="invite one with `herdsman host invite`, or add one over SSH with `herdsman host add`",
         )
     else:
         lines = [[row[key] for key in rows.COLUMNS.values()] for row in table]
@@ -230,7 +237,10 @@ def remove(
         _fail(error)
     say(f"Host `{name}` was deleted")
     if (found.get("spec") or {}).get("transport", "agent") == "agent":
-        say("If its agent still runs, it creates the Host again: run `herdsman agent uninstall` on the machine")
+        say(
+            "If its agent still runs, it creates the Host again: run `herdsman agent uninstall` on the machine. "
+            f"If the host joined by an invitation, `herdsman host revoke {name}` ends its rights"
+        )
 
 
 @app.command()

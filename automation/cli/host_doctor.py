@@ -50,6 +50,8 @@ def judge(host: Json, lease: Json | None, placed: list[Json], *, now: datetime) 
             str(ready.get("message") or "no agent and no loop has reported this host's state yet"),
             hint,
         )
+    if joining := rows.joining_text(lease, reported=bool(ready.get("message"))):
+        yield Check("identity", "warning", joining, "run `herdsman host join` on the machine, or `agent install` there")
     yield Check("heartbeat", "ok" if lease else "missing", rows.heartbeat_text(lease, now=now))
     if spec.get("drain") or spec.get("unschedulable"):
         what = "is being drained" if spec.get("drain") else "is cordoned"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from agent.server.joining.leftovers import ANNOTATION_INVITED, ANNOTATION_JOINED
 from automation.cli.output import condition_of, duration_text
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -45,7 +46,7 @@ def host_row(host: Json, lease: Json | None, processes: Iterable[Json], *, now: 
         "pressure": str(status.get("memoryPressure") or ""),
         "heartbeat": heartbeat_text(lease, now=now),
         "version": str(status.get("agentVersion") or ""),
-        "message": "" if ready.get("status") == "True" else str(ready.get("message", "")),
+        "message": "" if ready.get("status") == "True" else _message(ready, lease),
     }
 
 
@@ -65,6 +66,25 @@ def heartbeat_text(lease: Json | None, *, now: datetime) -> str:
     if not renewed:
         return "never"
     return f"{duration_text(max(0.0, (now - datetime.fromisoformat(renewed)).total_seconds()))} ago"
+
+
+def _message(ready: Json, lease: Json | None) -> str:
+    return joining_text(lease, reported=bool(ready.get("message"))) or str(ready.get("message", ""))
+
+
+def joining_text(lease: Json | None, *, reported: bool) -> str:
+    """Return how far a host has joined that waits for its machine or its agent; empty for other hosts.
+
+    `reported`: something else explains the state of the host, so that an earlier join does not.
+    """
+    notes, spec = (lease or {}).get("metadata", {}).get("annotations") or {}, (lease or {}).get("spec") or {}
+    if spec.get("holderIdentity"):
+        return ""
+    if ends := notes.get(ANNOTATION_INVITED):
+        return f"invited until {ends}; no machine has joined"
+    if not reported and (joined := notes.get(ANNOTATION_JOINED)):
+        return f"joined from {str(joined).rpartition(' (')[0]}; its agent does not run"
+    return ""
 
 
 def gib(amount: int | None) -> str:

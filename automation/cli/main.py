@@ -30,6 +30,7 @@ GROUPS = {
     "image": "Build the operator's image without Docker.",
     "agent": "Install and run the agent of a host.",
     "fleet": "Move services between the loop and a static fleet.",
+    "local": "Serve models on this machine, without a cluster.",
     "key": "Make, list and revoke the keys of the gateway's clients.",
     "policy": "Check services against policies.",
     "provider": "Run Herdsman's Pulumi providers for the `pulumi` command.",

@@ -38,7 +38,9 @@ Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.", sh
 
 def local_place() -> Place | None:
     """Return this machine as a place; None while it is not set up to serve models without a cluster."""
-    return None
+    from automation.local.place import find_local_place
+
+    return find_local_place()
 
 
 def open_place(kubeconfig: str | None, context: str | None) -> Place:

@@ -138,7 +138,8 @@ def _gateway(settings: Settings, stop: threading.Event) -> GatewayBesideLoop | N
     from automation.startup.gateway import GatewayBesideLoop
     from gateway.accounting.stores import StoreInvalid, opened
     from gateway.clients.listener_tls import TlsFiles
-    from gateway.running import GatewayOptions, ListenAddress
+    from gateway.listen_address import ListenAddress
+    from gateway.running import GatewayOptions
 
     certificate, key = settings.gateway_tls_cert, settings.gateway_tls_key
     tls = TlsFiles(certificate, key) if certificate is not None and key is not None else None

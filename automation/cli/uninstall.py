@@ -50,6 +50,7 @@ def uninstall(
                 )
             removal.remove_objects(to.client, timeout_s=WAIT_S)
         changes = to.installer.uninstall(namespace)
+        removal.release_adapters(to.client)
         removed = removal.remove_crds(to.client) if crds else ()
     show_changes(changes, output)
     for name in removed:

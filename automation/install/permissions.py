@@ -49,7 +49,10 @@ LOOP = (
     Permission(LLMKUBE, ("inferenceservices",), READ),
     Permission(
         LLMKUBE,
-        ("models/status", "inferenceservices/status", "gpuquotas/status", "modelrouters/status", "modelpools/status"),
+        (
+            *("models/status", "inferenceservices/status", "gpuquotas/status", "modelrouters/status"),
+            *("modelpools/status", "loraadapters/status"),
+        ),
         ("patch",),
     ),
     Permission(
@@ -59,6 +62,12 @@ LOOP = (
         OWNING,
     ),
     Permission(LLMKUBE, ("gpuquotas", "modelrouters", "modelpools"), FOLLOW),
+    Permission(
+        LLMKUBE,
+        ("loraadapters",),
+        (*FOLLOW, "patch"),
+        "The loop adds a finalizer before it has an adapter loaded, and removes it after it was unloaded.",
+    ),
     Permission(OURS, ("hostprocesses",), MAKE),
     Permission(
         OURS,
@@ -105,7 +114,8 @@ LOOP = (
         ("pods/proxy",),
         ("get", "create"),
         "The loop sends requests to replicas through the API server: GET for metrics and for whether they are idle, "
-        "POST for one completion after each start. Without this rule, the health check alone makes a service Ready.",
+        "POST for one completion after each start, and to load adapters. Without this rule, the health check alone "
+        "makes a service Ready, and no LoRAAdapter is loaded.",
     ),
     Permission(
         "",
@@ -289,13 +299,18 @@ AGENT_LEASES = (Permission("coordination.k8s.io", ("leases",), ("get", "create",
 
 _WRITE = ("create", "update", "patch", "delete")
 USER_VIEW = (
-    Permission(LLMKUBE, ("models", "inferenceservices", "gpuquotas", "modelrouters", "modelpools"), READ),
+    Permission(
+        LLMKUBE, ("models", "inferenceservices", "gpuquotas", "modelrouters", "modelpools", "loraadapters"), READ
+    ),
     Permission(OURS, ("hostprocesses",), READ),
     Permission(OURS, ("hosts",), READ, "Cluster-scoped: has an effect only with a ClusterRoleBinding."),
 )
 """For a person who looks at services: Herdsman's kinds, besides Kubernetes' role `view`."""
 
-USER_EDIT = (*USER_VIEW, Permission(LLMKUBE, ("models", "inferenceservices", "modelrouters", "modelpools"), _WRITE))
+USER_EDIT = (
+    *USER_VIEW,
+    Permission(LLMKUBE, ("models", "inferenceservices", "modelrouters", "modelpools", "loraadapters"), _WRITE),
+)
 """For a person who writes services: Herdsman's kinds, besides Kubernetes' role `edit`."""
 
 _KSERVE_KINDS = ("llminferenceservices", "llminferenceserviceconfigs")
@@ -328,6 +343,7 @@ PREVIEW = (
 GATEWAY = (
     Permission(LLMKUBE, ("inferenceservices",), FOLLOW, "The services of all dialects: their names and states."),
     Permission(LLMKUBE, ("modelrouters",), FOLLOW, "The routers. The Secrets of their providers need a Role each."),
+    Permission(LLMKUBE, ("loraadapters",), FOLLOW, "The adapters: their names, and the replicas that have them."),
     Permission("serving.kserve.io", ("llminferenceservices",), FOLLOW),
     Permission("inference.llmaz.io", ("playgrounds", "services"), FOLLOW),
     Permission("discovery.k8s.io", ("endpointslices",), FOLLOW, "The addresses of replicas."),

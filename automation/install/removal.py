@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from automation.install.comparison import find
+from automation.serving.adapters.deciding import FINALIZER
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -70,6 +71,28 @@ def remove_objects(client: KubeClient, *, timeout_s: float) -> None:
         metadata = obj["metadata"]
         with contextlib.suppress(NotFound):
             client.delete(kind, metadata.get("namespace"), metadata["name"], uid=metadata["uid"])
+
+
+def release_adapters(client: KubeClient) -> None:
+    """Remove the finalizer of the loop from all LoRAAdapters.
+
+    Without a loop, nothing else would remove it, and neither the adapters nor their namespaces could be deleted. The
+    loop must not run any more. A loop that just ends may still add it once, so there is a second look.
+    """
+    for wait_s in (0.0, POLL_S):
+        time.sleep(wait_s)
+        for obj in list(_objects(client, kinds.LORA_ADAPTERS)):
+            metadata = obj["metadata"]
+            finalizers = metadata.get("finalizers") or []
+            if FINALIZER in finalizers:
+                kept = [each for each in finalizers if each != FINALIZER]
+                with contextlib.suppress(NotFound):
+                    client.patch(
+                        kinds.LORA_ADAPTERS,
+                        metadata["namespace"],
+                        metadata["name"],
+                        {"metadata": {"uid": metadata["uid"], "finalizers": kept}},
+                    )
 
 
 def remove_crds(client: KubeClient) -> tuple[str, ...]:

@@ -40,7 +40,10 @@ def choose_place(
     except NotConfigured as error:
         if not is_named and (place := local()) is not None:
             return place
-        raise NoAccess(str(error), hint="name a cluster with --kubeconfig or $KUBECONFIG") from error
+        raise NoAccess(
+            str(error),
+            hint="name a cluster with --kubeconfig or $KUBECONFIG, or serve models here with `herdsman local up`",
+        ) from error
     except KubeError as error:
         raise NoAccess(str(error)) from error
 

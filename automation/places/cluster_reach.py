@@ -26,7 +26,6 @@ from agent.contract import LABEL_HOST
 from automation.places.place import NoAccess, PlaceError, Reached, ServiceState, State
 from components import naming
 from gateway.cluster.routes import LABEL_SERVICE_NAME, EngineModels
-from gateway.engines.access import key_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -34,6 +33,7 @@ from kubeapi.json_types import Json
 from kubeapi.pods import request_pod
 from kubeapi.port_forward import forward_to_pod
 from program.desired.keys import ANNOTATION_SERVED_NAME, service_dns_name
+from program.dialects.engine_keys import key_of
 from program.dialects.kserve.naming import workload_service
 from program.dialects.llmaz.naming import front_name
 from program.dialects.registry import LLMKUBE, dialect_of

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from program.desired.adapter import AdapterReason
 from program.dialects.kserve.status import conditions as kserve
 from program.dialects.kserve.status.config import IN_USE
 from program.dialects.status.conditions import Type
@@ -215,6 +216,14 @@ MODEL_POOL = (
         ("KubernetesGPU", "ModelGroup"),
     ),
 )
+_OF_ADAPTER = ("[the list](#reasons-of-a-loraadapter)",)
+LORA_ADAPTER = (
+    *(each._replace(reasons=_OF_ADAPTER) for each in _KSTATUS),
+    ConditionType("Loaded", "True: every running replica of the service has loaded the adapter.", _OF_ADAPTER),
+)
+ADAPTER_REASONS: dict[str, str] = {
+    AdapterReason.SPEC_INVALID: "A value of the spec is invalid. The message has the field.",
+}
 HOST = (
     ConditionType(
         "Ready",
@@ -318,6 +327,7 @@ KINDS = {
     "GPUQuota": GPU_QUOTA,
     "ModelRouter": MODEL_ROUTER,
     "ModelPool": MODEL_POOL,
+    "LoRAAdapter": LORA_ADAPTER,
     "Host": HOST,
     EVERY_SERVICE: (*_KSTATUS, *_COMMON_OF_DIALECTS),
     "LLMInferenceService (KServe)": LLM_INFERENCE_SERVICE,

@@ -11,10 +11,18 @@ from enum import StrEnum
 
 from agent.contract import ProcessPhase, ProcessReason
 from agent.sources import errors
-from automation.reference.condition_texts import HOST_PROCESS, KINDS, MISSING_FILES, NOTES, ConditionType
+from automation.reference.condition_texts import (
+    ADAPTER_REASONS,
+    HOST_PROCESS,
+    KINDS,
+    MISSING_FILES,
+    NOTES,
+    ConditionType,
+)
 from automation.reference.docstrings import attribute_docstrings, on_the_wire
 from automation.reference.reason_texts import ACTIONS, MEANINGS
 from automation.reference.tables import code, prose, table
+from program.desired.adapter import AdapterReason
 from program.dialects.status.conditions import Reason, Type
 
 PAGE = "docs/reference/conditions.md"
@@ -80,6 +88,9 @@ def _reason(text: str) -> str:
 
 
 def _processes() -> Iterator[str]:
+    yield "## Reasons of a LoRAAdapter\n"
+    yield "[lora-adapters.md](../how-to/lora-adapters.md#when-an-adapter-is-not-loaded) describes what to do.\n"
+    yield _explained(AdapterReason, ADAPTER_REASONS)
     yield "## HostProcess\n"
     phases = ", ".join(code(phase) for phase in ProcessPhase)
     yield f"A HostProcess has no conditions. It has `status.phase` and `status.reason`. The phase is one of {phases}."

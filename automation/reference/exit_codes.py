@@ -53,6 +53,7 @@ COMMANDS: dict[str, dict[int, str]] = {
     "leaders": {1: "A shard has no leader, no loop has led yet, or the command failed."},
     "list": _PLACE,
     "open": _WAITS,
+    "local status": {1: "Local mode does not run, or the command failed."},
     "policy check": {1: "A mandatory policy is violated, or a file or policy is invalid."},
     "preview": {
         0: "Nothing would change.",

@@ -43,6 +43,7 @@ from automation.models.prefetch import Prefetcher
 from automation.models.probe_marks import ProbeMarks
 from automation.models.source_credentials import SecretReader
 from automation.models.transfers import TransferWatch
+from automation.serving.adapters.controller import LoraAdapters
 from automation.serving.checks import Checks
 from automation.serving.request_scaling import RequestScaler
 from automation.serving.sleep import SleepController
@@ -249,10 +250,13 @@ def assemble(
         quotas = QuotaController(client, cluster, shard=shard)
         configs = KserveConfigs(client, cluster, namespaces=settings.namespaces, shard=shard)
         routers = ModelRouterStatuses(client, cluster, gateway_url=settings.gateway_url, shard=shard)
+        adapters = LoraAdapters(client, cluster, recorder=recorder, shard=shard)
         quotas.start()
         configs.start()
         routers.start()
         pools.start()
+        adapters.start()
+        stack.callback(adapters.stop)
 
         def again(delay_s: Callable[[], float]) -> None:
             for key in cluster.every_key():
@@ -263,6 +267,7 @@ def assemble(
             configs.ask_all()
             routers.request_report()
             pools.request_report()
+            adapters.request_pass()
 
         resync = Resync(again, every_s=settings.resync_s)
         resync.start()

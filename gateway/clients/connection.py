@@ -19,13 +19,15 @@ from agent.proxy.framing import Body, Chunked, Malformed, ResponseHead
 from agent.proxy.incoming import Incoming
 from gateway.access.authentication import OPEN_PATHS
 from gateway.access.caller import ANYONE, Caller
+from gateway.access.host_names import of_foreign_page
 from gateway.accounting.account import Account
 from gateway.clients import heads
 from gateway.clients.answer import ClientAnswer
 from gateway.clients.pace import ClientPace
 from gateway.clients.parts import Gateway
-from gateway.dispatch import Forward, Reply, dispatch
+from gateway.dispatch import Forward, Reply, Wake, dispatch
 from gateway.engines.exchange import Exchange
+from gateway.engines.waking import wake
 from gateway.errors import INTERNAL, GatewayError
 from gateway.routers.budgets import NO_STORE
 from gateway.routers.dispatching import caller_of_token
@@ -187,6 +189,8 @@ class Connection(asyncio.Protocol):
             self._answered()
             return True
         caller = caller_of_token(head, self._gateway.backends.routers) or self._gateway.access.authenticate(head)
+        if caller is ANYONE and self._gateway.checks_hosts and head.path not in OPEN_PATHS:
+            caller = of_foreign_page(head) or caller
         if isinstance(caller, GatewayError):
             self._refuse(caller)
             return True
@@ -230,6 +234,9 @@ class Connection(asyncio.Protocol):
             case Forward() | Routed() as forward:
                 self._account = account = self._account_of(forward)
                 gateway.book.admit(account, lambda error: self._admitted(account, forward, error))
+            case Wake(backend, error):
+                wake(backend, gateway.limits, gateway.loop)
+                self._refuse(error)
             case GatewayError() as error:
                 self._refuse(error)
 
@@ -263,7 +270,8 @@ class Connection(asyncio.Protocol):
             self._exchange = Exchange(
                 self, forward.backend, gateway.limits, gateway.loop, lambda: unpaid.append(account.price)
             )
-            self._exchange.start(self._head.method.encode(), forward.head, forward.payload, forward.key)
+            method, adapter, only = self._head.method.encode(), forward.adapter, forward.only
+            self._exchange.start(method, forward.head, forward.payload, forward.key, adapter=adapter, only=only)
 
     # --- answers: called by the exchange --------------------------------------------------------------------------
 

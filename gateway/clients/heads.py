@@ -83,6 +83,8 @@ class Head:
     """The lines of its answer that are for browsers."""
     credential: str = field(default="", repr=False)
     """The client's key: of `Authorization: Bearer`, else of `x-api-key` or `api-key`. Empty: none."""
+    host: str = ""
+    """The `Host` header: the name, and perhaps the port, by which the client addressed the gateway."""
 
     @classmethod
     def read(cls, request: RequestHead) -> Head:
@@ -92,7 +94,7 @@ class Head:
         kept: list[bytes] = []
         request_id = b""
         expects = False
-        credential = bearer = ""
+        credential = bearer = host = ""
         for line in lines:
             name, _, value = line.partition(b":")
             name = name.lower()
@@ -104,6 +106,8 @@ class Head:
                 expects = value.strip().lower() == b"100-continue"
             elif name == b"authorization":
                 bearer = _bearer(value)
+            elif name == b"host":
+                host = value.strip().decode("ascii", "replace")
             elif name in _KEYS:
                 credential = value.strip().decode("ascii", "replace")
         if not _REQUEST_ID.fullmatch(request_id):
@@ -118,6 +122,7 @@ class Head:
             expects,
             request.old,
             credential=bearer or credential,
+            host=host,
         )
 
     @property

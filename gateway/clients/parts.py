@@ -22,6 +22,8 @@ class Gateway(Protocol):
     limits: GatewayLimits
     backends: Backends
     cors: Cors
+    checks_hosts: bool
+    """Requests without a key must name this machine as their `Host`."""
     access: Access
     connections: set[Connection]
     is_stopping: bool

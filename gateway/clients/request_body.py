@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,21 @@ class RequestBody:
     def with_model(self, name: str) -> bytes:
         """Return the body with another model. All other bytes stay as they are."""
         return self.with_value("model", json.dumps(name))
+
+    def with_values(self, values: Mapping[str, str]) -> bytes:
+        """Return the body with these values, given as JSON, also of keys that it lacks. Other bytes stay as they are.
+
+        The body has a key at least: `model`.
+        """
+        text = self.text
+        for key, value in values.items():
+            if key in self.values:
+                start, end = _span(text, key)
+                text = f"{text[:start]}{value}{text[end:]}"
+            else:
+                at = text.index("{") + 1
+                text = f"{text[:at]}{json.dumps(key)}:{value},{text[at:]}"
+        return text.encode()
 
     def with_value(self, key: str, value: str) -> bytes:
         """Return the body with another value of a key that it has, given as JSON. All other bytes stay as they are."""

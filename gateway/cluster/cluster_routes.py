@@ -16,8 +16,9 @@ from dataclasses import replace
 import structlog
 
 from gateway.cluster import routes
+from gateway.cluster.adapters import declared_adapters
 from gateway.cluster.routes import routes_of, service_name
-from gateway.engines.access import OPEN, EngineAccess, SecretName, access_of, key_of, requirements_of
+from gateway.engines.access import OPEN, EngineAccess, SecretName, access_of, requirements_of
 from gateway.engines.backends import Route
 from gateway.engines.questions import EngineQuestions
 from gateway.engines.secret_reader import EngineSecrets
@@ -28,7 +29,9 @@ from kubeapi.errors import ApiError, Forbidden
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.dialects.registry import DIALECTS, is_part_of_another
+from program.dialects.engine_keys import key_of
+from program.dialects.llmkube.parse.adapter import runtime_of
+from program.dialects.registry import DIALECTS, LLMKUBE, is_part_of_another
 from program.dialects.status.conditions import is_asleep
 
 GATHER_S = 0.05
@@ -71,6 +74,16 @@ class ClusterRoutes:
             transform=_trimmed_slice,
             on_change=self._on_change,
         )
+        self._adapters = Informer(
+            client,
+            kinds.LORA_ADAPTERS,
+            namespaces=namespaces or None,
+            transform=_trimmed_adapter,
+            on_change=self._on_change,
+            on_missing=self._leave_out,
+            on_refused=functools.partial(self._on_refused, kinds.LORA_ADAPTERS),
+        )
+        self._followed = (*self._services.values(), self._adapters)
         self._engines = EngineQuestions(self._changed.set)
         self._secrets = EngineSecrets(client, changed=self._changed.set)
         self._access: dict[ServiceName, EngineAccess] = {}
@@ -78,7 +91,7 @@ class ClusterRoutes:
 
     def start(self) -> None:
         """Start to follow the cluster; returns at once."""
-        for informer in (*self._services.values(), self._slices):
+        for informer in (*self._followed, self._slices):
             informer.start()
         self._secrets.start()
         self._thread.start()
@@ -90,13 +103,13 @@ class ClusterRoutes:
         self._thread.join()
         self._engines.close()
         self._secrets.stop()
-        for informer in (*self._services.values(), self._slices):
+        for informer in (*self._followed, self._slices):
             informer.stop()
 
     def _is_listed(self) -> bool:
         """Return whether all services and endpoints are known, so that no model seems to be missing."""
         return self._slices.has_synced and all(
-            informer.has_synced or informer.kind in self._left_out for informer in self._services.values()
+            informer.has_synced or informer.kind in self._left_out for informer in self._followed
         )
 
     def _leave_out(self, kind: Kind) -> None:
@@ -133,7 +146,9 @@ class ClusterRoutes:
         services = [(name, cr) for name, informer in self._services.items() for cr in informer.list()]
         services = [(name, cr) for name, cr in services if not is_part_of_another(cr)]
         self._engines.keep_only({service_name(*each) for each in services})
-        made = self._with_access(services, routes_of(services, self._slices.list(), self._engines.known()))
+        adapters = declared_adapters(self._adapters.list())
+        found = routes_of(services, self._slices.list(), self._engines.known(), adapters)
+        made = self._with_access(services, found)
         self._publish(made)
         asleep = {service_name(*each) for each in services if is_asleep(each[1])}
         self._engines.ask(route for route in made if route.model.service not in asleep)
@@ -173,6 +188,17 @@ def _trimmed(dialect: str, obj: Json) -> Json:
         "status": {"conditions": [each for each in conditions if each.get("type") == "Ready"]},
         _ENGINE_KEY: key_of(dialect, obj),
         routes.DECLARED: routes.declared_name(dialect, obj),
+        routes.RUNTIME: runtime_of(obj) if dialect == LLMKUBE else "",
+    }
+
+
+def _trimmed_adapter(obj: Json) -> Json:
+    metadata = obj["metadata"]
+    kept = ("name", "namespace", "creationTimestamp", "deletionTimestamp", "resourceVersion", "uid")
+    return {
+        "metadata": {key: metadata[key] for key in kept if key in metadata},
+        "spec": obj.get("spec"),
+        "status": {"pods": (obj.get("status") or {}).get("pods") or []},
     }
 
 
@@ -183,7 +209,7 @@ def _trimmed_slice(obj: Json) -> Json:
         "metadata": {key: metadata[key] for key in kept if key in metadata},
         "ports": obj.get("ports"),
         "endpoints": [
-            {key: each.get(key) for key in ("addresses", "conditions", "nodeName", "zone")}
+            {key: each.get(key) for key in ("addresses", "conditions", "nodeName", "zone", "targetRef")}
             for each in obj.get("endpoints") or ()
         ],
     }

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from agent.contract import LABEL_HOST
 from agent.proxy.limits import DEFAULT_MAX_HELD, DEFAULT_WAKE_TIMEOUT_S
 from agent.proxy.upstream import Target
+from gateway.cluster.adapters import DeclaredAdapter, adapter_routes, model_fields
 from gateway.engines.backends import Locality, Route
 from gateway.engines.balancer import EVEN, Traits
 from gateway.engines.waiting import Holding
@@ -43,6 +44,8 @@ from program.dialects.status.conditions import START_FAILURES, Reason, is_asleep
 DECLARED = "declaredName"
 """The part of a trimmed service with the name by which its engine serves the model, as its spec declares it."""
 LABEL_SERVICE_NAME = "kubernetes.io/service-name"
+RUNTIME = "runtime"
+"""The part of a trimmed service with the engine of an InferenceService."""
 
 _FRONTS = {
     "llmkube": service_dns_name,
@@ -73,14 +76,20 @@ class EngineModels:
 
 
 def routes_of(
-    services: Iterable[tuple[str, Json]], slices: Iterable[Json], engines: Mapping[ServiceName, EngineModels]
+    services: Iterable[tuple[str, Json]],
+    slices: Iterable[Json],
+    engines: Mapping[ServiceName, EngineModels],
+    adapters: Mapping[ServiceName, tuple[DeclaredAdapter, ...]] | None = None,
 ) -> list[Route]:
-    """Return the route of each service. `services` are pairs of a dialect's name and a custom resource."""
+    """Return the route of each service. `services` are pairs of a dialect's name and a custom resource.
+
+    `adapters` are those of LoRAAdapters.
+    """
     targets: dict[ServiceName, dict[Target, _Replica]] = {}
     for each in slices:
         front = (each["metadata"].get("labels") or {}).get(LABEL_SERVICE_NAME, "")
         targets.setdefault(ServiceName(each["metadata"]["namespace"], front), {}).update(_targets(each))
-    return [_route(dialect, cr, targets, engines) for dialect, cr in services]
+    return [_route(dialect, cr, targets, engines, adapters or {}) for dialect, cr in services]
 
 
 def declared_name(dialect: str, cr: Json) -> str:
@@ -98,25 +107,37 @@ def service_name(dialect: str, cr: Json) -> ServiceName:
     return ServiceName(cr["metadata"]["namespace"], cr["metadata"]["name"], dialect)
 
 
+def aliases_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the further names of a service's model, from the annotations of its custom resource."""
+    return tuple(word for part in annotations.get(ANNOTATION_MODEL_ALIASES, "").split(",") if (word := part.strip()))
+
+
 def _route(
     dialect: str,
     cr: Json,
     targets: Mapping[ServiceName, Mapping[Target, _Replica]],
     engines: Mapping[ServiceName, EngineModels],
+    adapters: Mapping[ServiceName, tuple[DeclaredAdapter, ...]],
 ) -> Route:
     metadata = cr["metadata"]
     annotations = metadata.get("annotations") or {}
     service = service_name(dialect, cr)
     engine = engines.get(service, EngineModels())
     found = targets.get(ServiceName(service.namespace, _FRONTS[dialect](service.name)), {})
-    aliases = tuple(word for part in annotations.get(ANNOTATION_MODEL_ALIASES, "").split(",") if (word := part.strip()))
     # An engine that sleeps cannot be asked, and its first request may use the declared name.
     declared = tuple(name for name in (annotations.get(ANNOTATION_SERVED_NAME, "") or cr.get(DECLARED, ""),) if name)
+    names = engine.names or declared
+    pods = {target: replica.pod for target, replica in found.items() if replica.pod}
+    main_name = names[0] if names else service.name
+    of_service, runtime = adapters.get(service, ()), str(cr.get(RUNTIME, ""))
+    ending = {each.name for each in of_service if each.ends}
+    own = adapter_routes(of_service, pods, runtime, main_name)
     model = Model(
         service,
-        engine_names=engine.names or declared,
-        adapters=engine.adapters,
-        aliases=aliases,
+        engine_names=names,
+        adapters=tuple(dict.fromkeys((*own, *(name for name in engine.adapters if name not in ending)))),
+        not_loaded=frozenset(name for name, each in own.items() if not each.targets),
+        aliases=aliases_of(annotations),
         created_s=_seconds(metadata.get("creationTimestamp")),
         context_length=engine.context_length,
         price=_price(annotations.get(ANNOTATION_TOKEN_PRICE, "")),
@@ -130,6 +151,9 @@ def _route(
         traits=_traits(found, annotations.get(ANNOTATION_LOAD_WEIGHTS, "")),
         locality=_LOCALITIES.get(annotations.get(ANNOTATION_LOAD_LOCALITY, ""), ""),
         holding=holding_of(cr),
+        adapters=own,
+        engine_state=tuple(each.state for each in of_service),
+        model_fields=model_fields(of_service, runtime),
     )
 
 
@@ -193,6 +217,8 @@ class _Replica(NamedTuple):
     node: str
     """The node of a pod, or the host of a process."""
     zone: str
+    pod: str
+    """Empty for a process on a host, and for a proxy."""
 
 
 def _targets(endpoint_slice: Json) -> Iterable[tuple[Target, _Replica]]:
@@ -206,7 +232,9 @@ def _targets(endpoint_slice: Json) -> Iterable[tuple[Target, _Replica]]:
     for endpoint in endpoint_slice.get("endpoints") or ():
         conditions = endpoint.get("conditions") or {}
         if conditions.get("ready") is not False and not conditions.get("terminating"):
-            replica = _Replica(tls, str(endpoint.get("nodeName") or host), str(endpoint.get("zone") or ""))
+            refers = endpoint.get("targetRef") or {}
+            pod = str(refers.get("name") or "") if refers.get("kind") == "Pod" else ""
+            replica = _Replica(tls, str(endpoint.get("nodeName") or host), str(endpoint.get("zone") or ""), pod)
             yield from (((str(address), int(port["port"])), replica) for address in endpoint.get("addresses") or ()[:1])
 
 

@@ -11,21 +11,14 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gateway.names import ServiceName
-from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_API_KEY_SECRET
-from program.dialects.annotations import API_KEY, is_name, is_secret_key
+from program.dialects.annotations import is_name, is_secret_key
 from program.dialects.kserve import naming
-from program.runtimes.llamacpp import LlamaCppRuntime
-from program.runtimes.tgi import TgiRuntime
-from program.runtimes.vllm import VllmRuntime
 
 AUTHORITY, CERTIFICATE = "ca.crt", "tls.crt"
 """The public keys of a Secret of type kubernetes.io/tls."""
-_VARIABLES = frozenset(each.api_key_env for each in (LlamaCppRuntime, TgiRuntime, VllmRuntime))
-"""The variables from which engines read the key that they demand."""
 _KEY = re.compile(r"[\x21-\x7e]{1,4096}")
 
 
@@ -108,22 +101,8 @@ OPEN = EngineAccess()
 """The engines serve without TLS and demand no key."""
 
 
-def key_of(dialect: str, cr: Json) -> tuple[str, str] | None:
-    """Return Secret and key of an engine's own key: of the annotation, else of a variable that engines read."""
-    written = str((cr["metadata"].get("annotations") or {}).get(ANNOTATION_API_KEY_SECRET, ""))
-    if written:
-        name, slash, key = written.partition("/")
-        return name, key if slash else API_KEY
-    for variable in _environment(dialect, cr.get("spec")):
-        reference = _get(_get(variable, "valueFrom"), "secretKeyRef")
-        name, key = _get(reference, "name"), _get(reference, "key")
-        if _get(variable, "name") in _VARIABLES and isinstance(name, str) and isinstance(key, str):
-            return name, key
-    return None
-
-
 def requirements_of(dialect: str, service: ServiceName, key: tuple[str, str] | None) -> Requirements:
-    """Return what the engines of a service require. `key` is what `key_of` returned."""
+    """Return what the engines of a service require. `key` is what `engine_keys.key_of` returned."""
     namespace, name = service.namespace, service.name
     reference = KeyReference(SecretName(namespace, key[0]), key[1]) if key is not None else None
     if key is not None and not (is_name(key[0]) and is_secret_key(key[1])):
@@ -198,23 +177,3 @@ def verifying_context(bundle: str) -> ssl.SSLContext:
 
 
 _UNREAD = SecretValues(problem="was not read yet")
-
-
-def _environment(dialect: str, spec: Any) -> list[Any]:
-    match dialect:
-        case "llmkube":
-            return _list(_get(spec, "env"))
-        case "kserve":
-            containers = _list(_get(_get(spec, "template"), "containers"))
-            return [each for container in containers for each in _list(_get(container, "env"))]
-        case "llmaz":
-            return _list(_get(_get(spec, "backendRuntimeConfig"), "envs"))
-    return []
-
-
-def _get(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from agent.proxy.limits import Limits
 from agent.proxy.upstream import Pool, Target
@@ -21,6 +22,17 @@ from program.desired.keys import ServiceKey
 from program.desired.request_report import Counts
 
 Locality = Literal["", "PreferSameZone", "PreferSameNode"]
+
+
+class AdapterRoute(NamedTuple):
+    """How requests for one adapter reach it. Only the adapters of LoRAAdapters have one."""
+
+    targets: frozenset[Target]
+    """The replicas that have loaded it."""
+    engine_name: str
+    """What the engine expects as `model`. Empty: the request's own value."""
+    fields: Mapping[str, str] = MappingProxyType({})
+    """Further fields of the body that name the adapter, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,12 @@ class Route:
     """Which replicas are preferred: those near to the gateway, as far as it knows its own place."""
     holding: Holding | None = None
     """How requests wait while no replica runs. None: they do not wait."""
+    adapters: Mapping[str, AdapterRoute] = field(default_factory=dict)
+    """The adapters of LoRAAdapters, by name."""
+    engine_state: tuple[str, ...] = ()
+    """What the engine was asked to load and to unload. After a change its list of models is another one."""
+    model_fields: Mapping[str, str] = field(default_factory=dict)
+    """Further fields of bodies for the model itself, as JSON."""
     on_refused: Callable[[], None] | None = field(default=None, compare=False)
     """Called when an engine refuses the gateway's key or shows a certificate that is not trusted; returns at once."""
 
@@ -60,6 +78,8 @@ class Backend:
         self.balancer = Balancer()
         self.used_at = float("-inf")
         """When the last request came."""
+        self.is_waking = False
+        """A request of the gateway itself wakes the service."""
         self._loop = loop
         self._place = place
         self._pools: dict[Target, Pool] = {}

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Protocol
 
 from agent.proxy.framing import ResponseHead
 from agent.proxy.upstream import Target, Upstream
 from gateway.engines.backends import Backend
 from gateway.engines.balancer import Endpoint
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, adapter_not_loaded
 from gateway.limits import GatewayLimits
 
 REFUSALS = (429, 503)
 """An engine that answers so has not begun with the request."""
 UNAUTHORIZED = 401
+NOT_FOUND = 404
+"""vLLM answers so before it begins, if it has not loaded the adapter."""
 
 
 class Requester(Protocol):
@@ -74,6 +76,8 @@ class Exchange:
         self._head = b""
         self._body = b""
         self._key = ""
+        self._adapter = ""
+        self._only: frozenset[Target] | None = None
         self._tried: set[Target] = set()
         self._attempt: _Attempt | None = None
 
@@ -82,8 +86,21 @@ class Exchange:
         """Whether the request waits for a replica to start."""
         return self.backend.waiting.has(self)
 
-    def start(self, method: bytes, head: bytes, body: bytes, key: str) -> None:
-        """Send a request; `head` lacks its Host line, and `key` is what the choice of a replica depends on."""
+    def start(
+        self,
+        method: bytes,
+        head: bytes,
+        body: bytes,
+        key: str,
+        *,
+        adapter: str = "",
+        only: frozenset[Target] | None = None,
+    ) -> None:
+        """Send a request; `head` lacks its Host line, and `key` is what the choice of a replica depends on.
+
+        `adapter` is the adapter of a LoRAAdapter that the request is for. `only` are the replicas that may get it;
+        None: all.
+        """
         self.backend.used_at = self._loop.time()
         access = self.backend.route.access
         if access.problem:
@@ -92,6 +109,7 @@ class Exchange:
                 GatewayError(503, "engine_not_accessible", message, retry_after_s=self._limits.retry_after_s)
             )
             return
+        self._adapter, self._only = adapter, only
         self._method, self._head, self._body, self._key = method, head + access.authorization, body, key
         if self._is_clients:
             self.backend.waiting.total += 1
@@ -134,7 +152,7 @@ class Exchange:
     # --- replicas -------------------------------------------------------------------------------------------------
 
     def _try(self) -> None:
-        endpoint = self.backend.balancer.choose(self._key, self._tried)
+        endpoint = self.backend.balancer.choose(self._key, self._excluded())
         if endpoint is None:
             self._wait()
             return
@@ -148,7 +166,7 @@ class Exchange:
         """Wait for a replica if the service may start one, else answer with an error."""
         holding, error = self.backend.route.holding, self._no_replica()
         self._count_end()
-        if self._is_clients and holding is not None and not self._tried:
+        if self._is_clients and holding is not None and self._only is None and not self._tried:
             if (refused := self.backend.waiting.add(self, holding)) is None:
                 return
             error = refused
@@ -172,8 +190,16 @@ class Exchange:
             self._is_active = False
             self.backend.waiting.active -= 1
 
+    def _excluded(self) -> Set[Target]:
+        if self._only is None:
+            return self._tried
+        others = (each.target for each in self.backend.balancer.endpoints if each.target not in self._only)
+        return self._tried.union(others)
+
     def _no_replica(self) -> GatewayError:
         model, retry_s = self.backend.route.model, self._limits.retry_after_s
+        if self._adapter and not self._tried:
+            return adapter_not_loaded(self._adapter, model.service, retry_after_s=retry_s)
         if self._tried:
             message = f"no replica of `{model.service}` could be reached"
             return GatewayError(503, "upstream_unreachable", message, retry_after_s=retry_s)
@@ -181,8 +207,9 @@ class Exchange:
         return GatewayError(503, "no_replica", message, retry_after_s=retry_s)
 
     def _can_retry(self) -> bool:
+        excluded = self._excluded()
         return len(self._tried) < self._limits.attempts and any(
-            endpoint.target not in self._tried for endpoint in self.backend.balancer.endpoints
+            endpoint.target not in excluded for endpoint in self.backend.balancer.endpoints
         )
 
     # --- called by an attempt -------------------------------------------------------------------------------------
@@ -194,9 +221,17 @@ class Exchange:
             self.backend.balancer.failed(attempt.endpoint)
         else:
             self.backend.balancer.succeeded(attempt.endpoint)
-        if head.status in REFUSALS and self._can_retry():
+        lacks_adapter = bool(self._adapter) and head.status == NOT_FOUND
+        if (head.status in REFUSALS or lacks_adapter) and self._can_retry():
             attempt.end()
             self._try()
+            return
+        if lacks_adapter:
+            # The replica was started anew, and the cluster does not know it yet. The adapter exists.
+            attempt.end()
+            self._attempt = None
+            retry_s, service = self._limits.retry_after_s, self.backend.route.model.service
+            self._requester.no_answer(adapter_not_loaded(self._adapter, service, retry_after_s=retry_s))
             return
         if head.status == UNAUTHORIZED and self.backend.route.access.authorization:
             # The client would take it for a refusal of its own key.

@@ -23,6 +23,8 @@ ANSWER_MAX = 1 << 20
 """Most bytes of an engine's answer that are read."""
 THREADS = 8
 
+_Version = tuple[tuple[Target, ...], tuple[str, ...]]
+
 log = structlog.get_logger(__name__)
 
 
@@ -34,22 +36,22 @@ class EngineQuestions:
         self._answered = answered
         self._clock = clock
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="engine-models")
-        self._asked: dict[ServiceName, tuple[Target, ...]] = {}
-        """The replicas at the time of the last answer."""
-        self._under_way: dict[ServiceName, tuple[Future[EngineModels | None], tuple[Target, ...]]] = {}
+        self._asked: dict[ServiceName, _Version] = {}
+        """The replicas and the state of their engines at the time of the last answer."""
+        self._under_way: dict[ServiceName, tuple[Future[EngineModels | None], _Version]] = {}
         self._known: dict[ServiceName, EngineModels] = {}
         self._again_at: dict[ServiceName, float] = {}
 
     def known(self) -> dict[ServiceName, EngineModels]:
         """Return what the engines have said."""
-        for service, (future, targets) in list(self._under_way.items()):
+        for service, (future, version) in list(self._under_way.items()):
             if not future.done():
                 continue
             del self._under_way[service]
             if (said := future.result()) is None:
                 self._again_at[service] = self._clock() + AGAIN_S
             else:
-                self._known[service], self._asked[service] = said, targets
+                self._known[service], self._asked[service] = said, version
         return self._known
 
     def keep_only(self, services: Set[ServiceName]) -> None:
@@ -59,17 +61,18 @@ class EngineQuestions:
                 del known[service]
 
     def ask(self, wanted: Iterable[Route]) -> None:
-        """Ask a replica of each service whose replicas changed, if requests can be sent to it."""
+        """Ask a replica of each service whose replicas or adapters changed, if requests can be sent to it."""
         now = self._clock()
         for route in wanted:
             service = route.model.service
             waits = service in self._under_way or self._again_at.get(service, 0.0) > now or route.access.problem
-            if route.targets and route.targets != self._asked.get(service) and not waits:
+            version = route.targets, route.engine_state
+            if route.targets and version != self._asked.get(service) and not waits:
                 self._again_at.pop(service, None)
                 target = route.targets[0]
                 tls = target in route.tls_targets
                 future = self._pool.submit(models_of, target, route.access, tls=tls)
-                self._under_way[service] = (future, route.targets)
+                self._under_way[service] = (future, version)
                 future.add_done_callback(lambda _: self._answered())
         # What is due now and was not asked has no replica, or its engine cannot be asked: nothing is to be done for it.
         self._again_at = {service: at for service, at in self._again_at.items() if at > now}

@@ -19,6 +19,7 @@ from gateway.clients import heads
 from gateway.clients.request_body import RequestBody
 from gateway.engines.access import SecretName
 from gateway.engines.backends import Backends
+from gateway.engines.engine_body import engine_body
 from gateway.engines.exchange import Exchange, Requester
 from gateway.errors import INTERNAL, GatewayError
 from gateway.limits import GatewayLimits
@@ -185,7 +186,8 @@ class RoutedExchange:
             leg.no_answer(GatewayError(503, "no_replica", message, retry_after_s=limits.retry_after_s))
             return
         names = found.route.model.engine_names
-        payload = body.with_model(names[0] if names else backend.service)
+        name = names[0] if names else backend.service
+        payload = engine_body(body, path=head.path, name=name, model_fields=found.route.model_fields)
         key = body.prefix() if found.route.prefix_hash and head.path in heads.PROMPT_PATHS else ""
         # A copy neither wakes a service nor keeps it awake: no client waits for its answer.
         counts = not isinstance(leg, Copy)

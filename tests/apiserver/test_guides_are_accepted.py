@@ -17,6 +17,7 @@ COLLECTIONS = {
     "GPUQuota": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/gpuquotas",
     "ModelRouter": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/modelrouters",
     "ModelPool": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/modelpools",
+    "LoRAAdapter": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/loraadapters",
     "Host": "/apis/herdsman.dev/v1alpha1/hosts",
 }
 

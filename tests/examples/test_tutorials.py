@@ -14,6 +14,9 @@ import pytest
 import yaml
 
 from agent.server.host_facts import own_address
+from automation.cli.main import invoke
+from automation.local.folders import LocalFolders
+from automation.local.instance import Settings
 from kubeapi.client import KubeClient
 from tests.support.ci.stand_ins import write_pulumi, write_python
 from tests.support.controlplane import Api, tool_or_skip
@@ -21,6 +24,7 @@ from tests.support.documents import Shell, run_page
 from tests.support.file_server import FileServer, serving
 from tests.support.loop import forget_hosts, grant_loop_rights, install_crds, loop_process
 from tests.support.packages import PACKAGES
+from tests.support.supervising import free_port
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 from tools.toolchain import cache_dir
@@ -138,7 +142,6 @@ def mac(
     credentials.write_text(f"HF_ENDPOINT={hub.root}\n")
     credentials.chmod(0o600)
     options = [
-        *("--label", "herdsman.dev/accelerator=metal"),
         *("--listen", own_address(), "--allowed-remote-hosts", "127.0.0.0/8", "--credentials", str(credentials)),
     ]
     with loop_process(rights, tmp_path / "loop", start=False) as loop:
@@ -150,9 +153,7 @@ def mac(
             "KUBECONFIG": str(control_plane.kubeconfig),
             "AGENT_OPTIONS": shlex.join(options),
         }
-    for path in ("clusterrolebindings/mac-studio", "namespaces/herdsman-system/rolebindings/mac-studio"):
-        Api(control_plane).delete(f"/apis/rbac.authorization.k8s.io/v1/{path}")
-    Api(control_plane).delete("/api/v1/namespaces/herdsman-system/serviceaccounts/mac-studio")
+    invoke(["host", "revoke", "mac-studio", "--kubeconfig", str(control_plane.kubeconfig)])
     Api(control_plane).delete("/api/v1/namespaces/office")
     forget_hosts(administrator)
     administrator.close()
@@ -162,5 +163,30 @@ def test_a_mac(mac: dict[str, str], hub: FileServer) -> None:
     with Shell(ROOT, mac) as shell:
         outcome = run_page(TUTORIALS / "a-mac.md", shell)
     reasons = [str(step.skip).partition(" ")[0] for step in outcome.skipped]
-    assert reasons == ["Homebrew", "pip", *["launchd"] * 5]
+    assert reasons == ["Homebrew", "pip", *["launchd"] * 4]
+    assert any(request.path.endswith("/Qwen3-0.6B-Q8_0.gguf") for request in hub.requests)
+
+
+@pytest.fixture
+def one_machine(
+    reader: dict[str, str], hub: FileServer, pulumi_cli: Path, llama_server: Path
+) -> Iterator[tuple[dict[str, str], int]]:
+    """The reader with a free port, and with the hub in the place of Hugging Face."""
+    machine = {**reader, "PATH": f"{Path(sys.executable).parent}:{reader['PATH']}"}
+    folders, port = LocalFolders.of_user(machine), free_port()
+    folders.make()
+    (folders.config / "credentials").write_text(f"HF_ENDPOINT={hub.root}\n")
+    (folders.config / "credentials").chmod(0o600)
+    Settings(listen=f"127.0.0.1:{port}", allowed_remote_hosts=("127.0.0.0/8",)).write(folders.settings)
+    yield machine, port
+    subprocess.run([sys.executable, "-m", "automation.cli", "local", "down"], env=machine, timeout=180, check=True)
+
+
+def test_one_machine(one_machine: tuple[dict[str, str], int], hub: FileServer, tmp_path: Path) -> None:
+    machine, port = one_machine
+    page = tmp_path / "one-machine.md"
+    page.write_text((TUTORIALS / "one-machine.md").read_text().replace("127.0.0.1:8080", f"127.0.0.1:{port}"))
+    with Shell(ROOT, machine) as shell:
+        outcome = run_page(page, shell)
+    assert [step.command for step in outcome.skipped] == ["herdsman local up --at-login"]
     assert any(request.path.endswith("/Qwen3-0.6B-Q8_0.gguf") for request in hub.requests)

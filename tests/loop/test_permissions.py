@@ -80,7 +80,9 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
 
 
 def life(client: KubeClient) -> None:
-    """Create services in pods and on a host, a quota, a router, a pool and Models; edit and delete the services."""
+    """Create services in pods and on a host, a quota, a router, a pool, an adapter and Models; edit and delete the
+    services.
+    """
     for document in priority_classes():
         client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="tests", force=True)
     client.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
@@ -102,7 +104,14 @@ def life(client: KubeClient) -> None:
         "herdsman.dev/expose": "ingress",
         "herdsman.dev/expose-host": "chat.example",
     }
-    service(client, NAMESPACE, "full", annotations=annotations, autoscaling={"maxReplicas": 3})
+    service(
+        client,
+        NAMESPACE,
+        "full",
+        annotations=annotations,
+        autoscaling={"maxReplicas": 3},
+        extraArgs=["--cache-ram", "0"],
+    )
     deployed(client, NAMESPACE, "full")
     eventually(
         lambda: client.get(kinds.MODEL_ROUTERS, NAMESPACE, "router").get("status"), what="the status of the router"
@@ -114,6 +123,18 @@ def life(client: KubeClient) -> None:
     eventually(lambda: client.list(kinds.JOBS, NAMESPACE)["items"], what="the prefetch Job")
     [pod] = eventually(lambda: pods_of(client, NAMESPACE, "full"), what="a pod")
     write_ready_status(client, pod)
+    adapter = {"apiVersion": kinds.LORA_ADAPTERS.api_version, "kind": "LoRAAdapter", "metadata": {"name": "sql"}}
+    spec = {"inferenceServiceRef": {"name": "full"}, "name": "sql", "path": "/adapters/sql.gguf"}
+    client.create(kinds.LORA_ADAPTERS, NAMESPACE, {**adapter, "spec": spec})
+    eventually(
+        lambda: (
+            (live := client.get(kinds.LORA_ADAPTERS, NAMESPACE, "sql")).get("status")
+            and live["metadata"].get("finalizers")
+        ),
+        what="the status and the finalizer of the adapter",
+    )
+    client.delete(kinds.LORA_ADAPTERS, NAMESPACE, "sql")
+    eventually(lambda: find(client, kinds.LORA_ADAPTERS, NAMESPACE, "sql") is None, what="no adapter")
 
     edit(client, NAMESPACE, "full", contextSize=2048)
     client.delete(kinds.SERVICES, NAMESPACE, "full")

@@ -1,8 +1,8 @@
 """Reads the YAML examples of the guides, and finds the fields, settings and annotations that they name.
 
 An example is a fenced block `yaml`. Its documents are custom resources, or parts of them: a document that has only
-`metadata` or `spec` is completed. Its kind is the first of InferenceService, Model, Host, GPUQuota, ModelRouter and
-ModelPool that has all of its fields. `tests/unit/test_guides.py` calls this.
+`metadata` or `spec` is completed. Its kind is the first of InferenceService, Model, Host, GPUQuota, ModelRouter,
+ModelPool and LoRAAdapter that has all of its fields. `tests/unit/test_guides.py` calls this.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from program.desired.model import DesiredModel
 from program.dialects.crds.reading import read, unknown_fields, without_nulls
 from program.dialects.crds.schema import CrdModel
 from program.dialects.hosts.schema import HostSpec
+from program.dialects.llmkube.parse.adapter import adapter_of
 from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.parse.pool import pool_of
 from program.dialects.llmkube.parse.router import router_of
 from program.dialects.llmkube.parse.router import unsupported_fields as unsupported_by_gateway
 from program.dialects.llmkube.parse.service import draft_reference, parse_service
 from program.dialects.llmkube.schema.gpu_quota import GpuQuotaSpec
+from program.dialects.llmkube.schema.lora_adapter import LoraAdapterSpec
 from program.dialects.llmkube.schema.model import ModelSpec
 from program.dialects.llmkube.schema.model_pool import ModelPoolSpec
 from program.dialects.llmkube.schema.model_router import ModelRouterSpec
@@ -48,6 +50,7 @@ SCHEMAS: dict[str, type[CrdModel]] = {
     "GPUQuota": GpuQuotaSpec,
     "ModelRouter": ModelRouterSpec,
     "ModelPool": ModelPoolSpec,
+    "LoRAAdapter": LoraAdapterSpec,
 }
 OPTIONS = RenderOptions(
     installed=frozenset(kind.full_name for kind in kinds.OPTIONAL),
@@ -116,6 +119,8 @@ def problems(example: Example) -> list[str]:
         model_of(completed(example))
     if example.kind == "ModelPool":
         pool_of(completed(example))
+    if example.kind == "LoRAAdapter":
+        adapter_of(completed(example))
     if example.kind == "ModelRouter":
         router_of(completed(example))
         found += [f"{each.field} {each.message}" for each in unsupported_by_gateway(completed(example))]

@@ -17,7 +17,7 @@ from tests.support.controlplane import tool_or_skip
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "hosts.md"
 _HOST = "mac-studio"
 """The name of the host in the guide."""
-_STEP = re.compile(r"\*\*1\. Give the agent an identity\.\*\*(?P<text>.*?)### ", re.DOTALL)
+_STEP = re.compile(r"### Make the identity by hand\n(?P<text>.*?)### ", re.DOTALL)
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -141,8 +141,15 @@ class HostObject:
             "spec": {"transport": "agent"},
         }
         # If the object exists, the agent changes neither its spec nor its labels, which belong to people.
-        with contextlib.suppress(AlreadyExists):
-            self._client.create(HOSTS, None, body, field_manager=FIELD_MANAGER)
+        try:
+            with contextlib.suppress(AlreadyExists):
+                self._client.create(HOSTS, None, body, field_manager=FIELD_MANAGER)
+        except Forbidden as refused:
+            # An agent that joined by an invitation may not create Hosts: `herdsman host invite` made this one.
+            try:
+                self._client.get(HOSTS, None, self._host)
+            except NotFound:
+                raise refused from None
         self._made = True
 
     def _look(self) -> bool:

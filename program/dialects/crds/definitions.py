@@ -21,7 +21,7 @@ from kubeapi.json_types import Json
 from program.dialects.crds.document import AGE, Column, Version, crd_document
 from program.dialects.crds.schema import structural_schema
 from program.dialects.hosts.schema import HostSpec, HostStatus
-from program.dialects.llmkube.schema import gpu_quota, model, model_pool, model_router, service
+from program.dialects.llmkube.schema import gpu_quota, lora_adapter, model, model_pool, model_router, service
 
 OPTIONAL_DIALECTS = ("kserve", "llmaz")
 """Dialects whose CRDs are installed only on request, because the upstream project's CRDs may already exist."""
@@ -31,7 +31,7 @@ def crd_documents(dialect: str = "") -> list[Json]:
     """Return CRDs as documents ready to apply.
 
     Without a dialect, return the CRDs of every cluster: Model, InferenceService, GPUQuota, ModelRouter, ModelPool,
-    HostProcess and Host. Otherwise return those of one of `OPTIONAL_DIALECTS`.
+    LoRAAdapter, HostProcess and Host. Otherwise return those of one of `OPTIONAL_DIALECTS`.
     """
     # Building the schemas takes 0.5 s. The caller may change the result, so it gets a copy.
     return copy.deepcopy(_documents(dialect))
@@ -127,6 +127,24 @@ def _always() -> list[Json]:
                 Column("Phase", ".status.phase"),
                 Column("Resident", ".status.residentMember"),
                 Column("Pending", ".status.pendingMember"),
+                AGE,
+            ),
+        ),
+        _crd(
+            group="inference.llmkube.dev",
+            kind="LoRAAdapter",
+            plural="loraadapters",
+            short_name="lora",
+            description="A LoRA adapter that all replicas of an InferenceService load.",
+            spec=structural_schema(lora_adapter.LoraAdapterSpec),
+            status=structural_schema(lora_adapter.LoraAdapterStatus),
+            columns=(
+                Column("Service", ".spec.inferenceServiceRef.name"),
+                Column("Adapter", ".spec.name"),
+                Column("Phase", ".status.phase"),
+                Column("Loaded", ".status.loadedReplicas", "integer"),
+                Column("Replicas", ".status.replicas", "integer"),
+                Column("Path", ".spec.path", wide=True),
                 AGE,
             ),
         ),

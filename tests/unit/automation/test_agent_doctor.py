@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from agent.server.joining.identity import kubeconfig_text
 from automation.cli import agent_doctor
 from automation.cli.agent_doctor import clock_finding, clock_offset_s, collector_finding, sleep_finding, store_finding
+from automation.cli.agent_token_check import token_finding
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
@@ -79,3 +83,18 @@ def test_a_mac_that_sleeps_is_named_with_the_command_that_helps() -> None:
     (fine,) = sleep_finding(printed % "0")
     assert fine.state == "ok"
     assert list(sleep_finding("")) == [], "no Mac"
+
+
+@pytest.mark.parametrize(("day", "state"), [(1, "ok"), (19, "ok"), (21, "warning"), (31, "failed")])
+def test_the_token_of_a_host_that_joined_is_judged_by_its_age(tmp_path: Path, day: int, state: str) -> None:
+    claims = json.dumps({"sub": "a", "iat": 0, "exp": 30 * 86400}).encode()
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(kubeconfig_text("https://10.0.0.1", "mac-1"))
+    (tmp_path / "token").write_text(f"a.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.c")
+    [found] = token_finding(kubeconfig, day * 86400.0)
+    assert found.state == state and "1970-01-31" in found.detail
+    (tmp_path / "token").unlink()
+    [found] = token_finding(kubeconfig, 0.0)
+    assert found.state == "failed" and "host invite mac-1 --again" in found.hint
+    kubeconfig.write_text("apiVersion: v1\n")
+    assert list(token_finding(kubeconfig, 0.0)) == []

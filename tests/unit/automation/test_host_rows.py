@@ -111,3 +111,28 @@ def test_the_doctor_finds_what_keeps_a_host_from_serving() -> None:
         "pressure": "warning",
         "chat/a": "warning",
     }
+
+
+def joining(holder: str = "", **notes: str) -> Json:
+    annotations = {f"herdsman.dev/{key}": value for key, value in notes.items()}
+    return {"metadata": {"annotations": annotations}, "spec": {"holderIdentity": holder}}
+
+
+def test_a_row_says_how_far_a_host_has_joined() -> None:
+    silent: Json = {"metadata": {"name": "studio"}, "spec": {"transport": "agent"}}
+    stopped = host(conditions=[{"type": "Ready", "status": "False", "message": "the agent was stopped"}])
+    invited = joining(**{"invited-until": "2026-05-01T13:00:00Z"})
+    joined = joining(joined="studio.local at 2026-05-01T12:00:00Z (0123456789abcdef)")
+
+    def message(of: Json, lease: Json) -> str:
+        return rows.host_row(of, lease, [], now=NOW)["message"]
+
+    assert message(silent, invited) == "invited until 2026-05-01T13:00:00Z; no machine has joined"
+    assert message(stopped, invited).startswith("invited until")
+    assert message(silent, joined) == "joined from studio.local at 2026-05-01T12:00:00Z; its agent does not run"
+    assert message(stopped, joined) == "the agent was stopped"
+    assert message(silent, {**joined, "spec": {"holderIdentity": "agent"}}) == ""
+    assert message(host(), joined) == ""
+    assert [each.detail for each in judge(silent, invited, [], now=NOW) if each.check == "identity"] == [
+        "invited until 2026-05-01T13:00:00Z; no machine has joined"
+    ]

@@ -18,8 +18,10 @@ from tests.support.gateways import OK, Answer, Engine, Front
 def make_front(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., Front]]:
     made: list[GatewayServer] = []
 
-    def make(*, tls: ssl.SSLContext | None = None, cors: Cors | None = None, **limits: Any) -> Front:
-        made.append(GatewayServer(GatewayLimits(**limits), cors))
+    def make(
+        *, tls: ssl.SSLContext | None = None, cors: Cors | None = None, checks_hosts: bool = False, **limits: Any
+    ) -> Front:
+        made.append(GatewayServer(GatewayLimits(**limits), cors, checks_hosts=checks_hosts))
         return Front(made[-1], tls)
 
     yield make

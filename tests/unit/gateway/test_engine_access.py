@@ -13,12 +13,12 @@ from gateway.engines.access import (
     SecretName,
     SecretValues,
     access_of,
-    key_of,
     requirements_of,
 )
 from gateway.names import ServiceName
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_API_KEY_SECRET
+from program.dialects.engine_keys import key_of
 
 KEYS = SecretName("prod", "keys")
 CERTIFICATES = SecretName("prod", "chat-kserve-self-signed-certs")

@@ -19,7 +19,8 @@ from automation.cli.main import EXIT_USAGE, invoke
 from automation.startup.gateway import GatewayBesideLoop
 from gateway.clients.listener_tls import TlsFiles
 from gateway.cluster.cluster_routes import ClusterRoutes
-from gateway.running import GatewayOptions, ListenAddress, RunningGateway
+from gateway.listen_address import ListenAddress
+from gateway.running import GatewayOptions, RunningGateway
 from kubeapi.json_types import Json
 from tests.support.certificates import own_certificate
 from tests.support.loop import eventually

@@ -132,6 +132,8 @@ def test_the_installed_commands_run(installed: Path) -> None:
     assert version.stdout.strip() == metadata.version("herdsman")
     checked = run_python(installed, MAIN, "agent", "doctor", "-o", "json")
     assert {"Python", "store"} & {each.get("check") for each in json.loads(checked.stdout)}, checked.stderr
+    joined = run_python(installed, MAIN, "host", "join", "--file", "/dev/null")
+    assert joined.returncode == 1 and "no valid invitation" in joined.stderr
 
 
 def test_another_command_names_the_package_that_has_it(installed: Path) -> None:

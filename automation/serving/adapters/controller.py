@@ -1,0 +1,366 @@
+"""Reconciles LoRAAdapters: asks the replicas of their services to load them, writes the statuses, ends deletions.
+
+One thread makes a pass over all adapters after each change of an adapter, of an InferenceService or of a pod of one,
+and when a replica is due to be asked again. The requests to replicas are sent in the threads of `serving.background`,
+whose memory holds one answer for each start of an engine. So a replica is asked to load an adapter once, and again
+after its container was restarted. `deciding` decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import structlog
+
+from automation.cache.cluster_cache import ClusterCache
+from automation.leadership.shards import WHOLE, Shard
+from automation.serving.adapters import engine_requests
+from automation.serving.adapters.deciding import (
+    FINALIZER,
+    PEER_FINALIZER,
+    again_s,
+    following,
+    hindrance,
+    removal,
+    running,
+)
+from automation.serving.adapters.engine_requests import KEPT_UNTIL_RESTART, RequestFailed
+from automation.serving.adapters.replica_requests import ReplicaRequests
+from automation.serving.background import BackgroundProbes
+from automation.serving.engine_start import EngineStart
+from automation.status.event_recorder import EventRecorder
+from automation.status.ownership import written_by_another
+from automation.status.writer import StatusWriter
+from components import naming
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import Conflict, KubeError, NotFound
+from kubeapi.json_types import Json
+from program.desired.adapter import Adapter, AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica
+from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
+from program.dialects.engine_keys import key_of
+from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of, runtime_of
+from program.dialects.llmkube.status.adapter import adapter_status
+from program.dialects.registry import LLMKUBE
+
+log = structlog.get_logger(__name__)
+
+MARK = "Ready"
+"""A condition that every status of Herdsman has and no status of LLMKube's."""
+GATHER_S = 0.2
+"""How long changes are gathered before a pass."""
+LOOK_S = 15.0
+"""The longest time between two passes while adapters exist."""
+RETRY_S = 2.0
+"""When a pass is repeated after the API server refused a write."""
+KEPT_S = 3600.0
+"""How long a deletion is remembered."""
+THREADS = 8
+
+Claims = Mapping[tuple[str, str, str], Adapter]
+
+
+class _Request(NamedTuple):
+    """One adapter in one start of an engine, and whether it is wanted there."""
+
+    uid: str
+    start: EngineStart
+    wanted: Literal["loaded", "absent"]
+    path: str
+
+
+class LoraAdapters:
+    """Keeps the adapters of this loop's shard loaded. Call `start` after the caches are filled, and `stop`."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        cluster: ClusterCache,
+        *,
+        recorder: EventRecorder,
+        shard: Shard = WHOLE,
+        clock: Callable[[], float] = time.monotonic,
+        dice: Callable[[], float] = random.random,
+    ) -> None:
+        """`shard` is the part that this loop leads."""
+        self._client = client
+        self._cluster = cluster
+        self._recorder = recorder
+        self._shard = shard
+        self._clock = clock
+        self._requests = ReplicaRequests(client)
+        self._writer = StatusWriter(client, kinds.LORA_ADAPTERS, mark=MARK)
+        self._answers: BackgroundProbes[_Request, AdapterOutcome] = BackgroundProbes(
+            "lora-adapter", again_s=lambda outcome: again_s(outcome, jitter=dice()), threads=THREADS, clock=clock
+        )
+        self._engine_locks: weakref.WeakValueDictionary[EngineStart, threading.Lock] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+        self._ending: dict[str, float] = {}
+        """When this loop first saw the deletion of an adapter, by uid."""
+        self._paths: dict[str, str] = {}
+        """The path that replicas were asked to load last, by the adapter's uid."""
+        self._seen: dict[str, tuple[str, str]] = {}
+        """Namespace and name of the adapters of the last pass, by uid."""
+        self._changed = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lora-adapters", daemon=True)
+
+    def start(self) -> None:
+        """Make a pass now and after each change."""
+        self._cluster.on_adapter_input = self.request_pass
+        self._changed.set()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send no further request."""
+        self._stopping.set()
+        self._changed.set()
+        self._answers.close()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    def request_pass(self) -> None:
+        """Request a pass soon."""
+        self._changed.set()
+
+    def _run(self) -> None:
+        waits_s: float | None = None
+        while True:
+            self._changed.wait(waits_s)
+            if self._stopping.wait(GATHER_S):
+                return
+            self._changed.clear()
+            waits_s = self.reconcile_all()
+
+    def reconcile_all(self) -> float | None:
+        """Make one pass. Return the seconds until the next one is due; None while there is no adapter."""
+        informer = self._cluster.optional.informer(kinds.LORA_ADAPTERS)
+        crs = [cr for cr in informer.list() if self._holds(cr)] if informer is not None else []
+        self._forget({cr["metadata"]["uid"]: (cr["metadata"]["namespace"], cr["metadata"]["name"]) for cr in crs})
+        claims = claims_of(crs)
+        due_s = [self._guarded(cr, claims) for cr in crs]
+        return min([LOOK_S, *due_s]) if crs else None
+
+    def _holds(self, cr: Json) -> bool:
+        return self._shard.contains(cr["metadata"]["namespace"])
+
+    def _guarded(self, cr: Json, claims: Claims) -> float:
+        """Reconcile one adapter. A failure does not affect the others."""
+        name = f"{cr['metadata']['namespace']}/{cr['metadata']['name']}"
+        try:
+            deleted = "deletionTimestamp" in cr["metadata"]
+            return self._delete(cr, claims) if deleted else self._reconcile(cr, claims)
+        except (Conflict, NotFound):
+            return RETRY_S  # the cache has another version soon
+        except KubeError as error:
+            log.warning("Could not reconcile a LoRAAdapter", adapter=name, error=str(error))
+        except Exception:
+            log.exception("Failed to reconcile a LoRAAdapter", adapter=name)
+        return RETRY_S
+
+    # --- adapters that are wanted ---------------------------------------------------------------------------------
+
+    def _reconcile(self, cached: Json, claims: Claims) -> float:
+        """Reconcile one adapter; return the seconds until it is due again."""
+        metadata = cached["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        if not self._cluster.is_ours(cached, held=written_by_another(cached.get("status"), MARK)):
+            if self._writer.has_written(namespace, name):
+                self._leave(cached)
+            return math.inf
+        try:
+            adapter = adapter_of(cached)
+        except SpecInvalid as error:
+            problem = Problem(reason=error.reason, message=str(error), terminal=True)
+            return self._report(cached, AdapterFacts(problem=problem), path="")
+        service = self._service(adapter)
+        starts = self._starts(adapter)
+        hindered = hindrance(
+            adapter,
+            first=claims.get(adapter.claim),
+            service=service,
+            managed=service is not None and self._cluster.is_ours(service),
+            on_hosts=self._is_on_hosts(adapter),
+            replicas=len(starts),
+        )
+        if hindered is not None or service is None:
+            return self._report(cached, AdapterFacts(problem=hindered), path=adapter.path)
+        finalizers = metadata.get("finalizers") or []
+        if FINALIZER not in finalizers:
+            # Before the first request, so that no deletion leaves an adapter in a replica.
+            self._set_finalizers(cached, [*finalizers, FINALIZER])
+            return RETRY_S
+        self._drop_other_paths(adapter, starts)
+        outcomes = self._ask(adapter, service, starts, "loaded")
+        due_s = min(self._answers.due_in_s(_Request(adapter.uid, each, "loaded", adapter.path)) for each in starts)
+        replicas = tuple(AdapterReplica(pod=pod, outcome=said) for pod, said in outcomes.items())
+        return min(due_s, self._report(cached, AdapterFacts(replicas=replicas), path=adapter.path))
+
+    def _leave(self, cached: Json) -> None:
+        """Leave an adapter to another controller, with what the replicas have loaded."""
+        finalizers = cached["metadata"].get("finalizers") or []
+        if FINALIZER in finalizers:
+            # Otherwise the adapter could not be deleted after this loop is gone.
+            self._set_finalizers(cached, [each for each in finalizers if each != FINALIZER])
+        self._writer.leave(cached)
+
+    def _report(self, cached: Json, facts: AdapterFacts, *, path: str) -> float:
+        cr = self._writer.latest(cached)
+        status = adapter_status(cr, facts, path=path, now=datetime.now(UTC))
+        before: Json = cr.get("status") or {}
+        if status != before and self._writer.write(cr, status):
+            self._record(cr, before, status)
+        return math.inf
+
+    def _record(self, cr: Json, before: Json, status: Json) -> None:
+        """Record an Event if the adapter is loaded now, or cannot be loaded any more."""
+        phase = status["phase"]
+        if phase == before.get("phase"):
+            return
+        message = next(each["message"] for each in status["conditions"] if each["type"] == MARK)
+        if phase == "Loaded":
+            self._recorder.record(cr, type="Normal", reason="AdapterLoaded", message=message)
+        elif phase in ("Failed", "Degraded"):
+            self._recorder.record(cr, type="Warning", reason="AdapterNotLoaded", message=message)
+
+    # --- deletion -------------------------------------------------------------------------------------------------
+
+    def _delete(self, cached: Json, claims: Claims) -> float:
+        """Have an adapter that is being deleted unloaded, and remove the finalizers at the end."""
+        metadata = cached["metadata"]
+        finalizers = metadata.get("finalizers") or []
+        kept = [each for each in finalizers if each not in (FINALIZER, PEER_FINALIZER)]
+        ours = self._cluster.is_ours(cached, held=written_by_another(cached.get("status"), MARK))
+        if kept == finalizers or (FINALIZER not in finalizers and not ours):
+            return math.inf
+        with self._lock:
+            waited_s = self._clock() - self._ending.setdefault(metadata["uid"], self._clock())
+        adapter: Adapter | None = None
+        outcomes: dict[str, AdapterOutcome | None] = {}
+        with contextlib.suppress(SpecInvalid):
+            adapter = adapter_of(cached, to_remove=True)
+        # An adapter that lost its name to an older one must not unload that one.
+        counts = adapter is not None and claims.get(adapter.claim, adapter).uid == adapter.uid
+        service = self._service(adapter) if adapter is not None and counts else None
+        if adapter is not None and service is not None and ours and runtime_of(service) in ENGINES:
+            outcomes = self._ask(adapter, service, self._starts(adapter), "absent")
+        end = removal(adapter, outcomes, asked=ours, waited_s=waited_s)
+        if not end.done:
+            replicas = tuple(
+                AdapterReplica(pod=pod, outcome=None if said and said.state == "absent" else _still_there(said))
+                for pod, said in outcomes.items()
+            )
+            if ours:
+                path = adapter.path if adapter is not None else ""
+                self._report(cached, AdapterFacts(replicas=replicas, unloading=True), path=path)
+            return RETRY_S
+        self._set_finalizers(cached, kept)
+        self._recorder.record(cached, type=end.type, reason=end.reason, message=end.message)
+        return math.inf
+
+    def _set_finalizers(self, cached: Json, finalizers: list[str]) -> None:
+        """Replace the finalizers, unless the object changed since it was cached. Raises ApiError."""
+        metadata = cached["metadata"]
+        change = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}
+        self._client.patch(
+            kinds.LORA_ADAPTERS,
+            metadata["namespace"],
+            metadata["name"],
+            {"metadata": change},
+            field_manager=naming.FIELD_MANAGER,
+        )
+
+    # --- replicas -------------------------------------------------------------------------------------------------
+
+    def _service(self, adapter: Adapter) -> Json | None:
+        return self._cluster.llmkube.get(kinds.INFERENCE_SERVICES, adapter.namespace, adapter.service)
+
+    def _starts(self, adapter: Adapter) -> tuple[EngineStart, ...]:
+        return running(self._cluster.llmkube.index.pods(adapter.namespace, adapter.service))
+
+    def _is_on_hosts(self, adapter: Adapter) -> bool:
+        objects = self._cluster.llmkube.index.objects(adapter.namespace, adapter.service)
+        return any(kind == kinds.HOST_PROCESSES.kind for kind, _ in objects)
+
+    def _ask(
+        self, adapter: Adapter, service: Json, starts: Iterable[EngineStart], wanted: Literal["loaded", "absent"]
+    ) -> dict[str, AdapterOutcome | None]:
+        """Return what each replica said last, by pod, and have those asked that are due."""
+        engine, secret = runtime_of(service), key_of(LLMKUBE, service)
+
+        def ask(start: EngineStart, before: AdapterOutcome | None) -> AdapterOutcome:
+            if wanted == "absent" and engine in KEPT_UNTIL_RESTART:
+                return AdapterOutcome(state="absent", reason=AdapterReason.UNLOADING)
+            lock = self._engine_lock(start)
+            if not lock.acquire(blocking=False):
+                # An engine that hangs holds one thread, and not those that other engines need.
+                return following(before, AdapterOutcome(state="waiting", reason=AdapterReason.LOADING))
+            try:
+                if wanted == "loaded" and self._is_ending(adapter.uid):
+                    return AdapterOutcome(state="absent", reason=AdapterReason.UNLOADING)
+                send = self._requests.asking(start, secret)
+                if wanted == "loaded":
+                    return following(before, engine_requests.load(engine, adapter.name, adapter.path, send))
+                return following(before, engine_requests.unload(engine, adapter.name, send))
+            except RequestFailed as error:
+                return following(before, error.outcome)
+            finally:
+                lock.release()
+
+        return {
+            start.pod: self._answers.latest(
+                _Request(adapter.uid, start, wanted, adapter.path),
+                functools.partial(ask, start),
+                who="",
+                changed=self._changed.set,
+            )
+            for start in starts
+        }
+
+    def _engine_lock(self, start: EngineStart) -> threading.Lock:
+        """One request after the other reaches an engine, so that an unload never overtakes a load."""
+        with self._lock:
+            return self._engine_locks.setdefault(start, threading.Lock())
+
+    def _is_ending(self, uid: str) -> bool:
+        with self._lock:
+            return uid in self._ending
+
+    def _drop_other_paths(self, adapter: Adapter, starts: Iterable[EngineStart]) -> None:
+        """Drop the answers for an earlier path, so that a path that comes back is loaded again."""
+        before = self._paths.get(adapter.uid)
+        self._paths[adapter.uid] = adapter.path
+        if before is not None and before != adapter.path:
+            for start in starts:
+                for path in (before, adapter.path):
+                    self._answers.drop_answer(_Request(adapter.uid, start, "loaded", path))
+
+    def _forget(self, there: dict[str, tuple[str, str]]) -> None:
+        """Drop the records of adapters that are gone. `there` has namespace and name of the others, by uid.
+
+        A deletion is remembered longer, because a load of the adapter may still wait for its turn.
+        """
+        for uid in self._seen.keys() - there.keys():
+            self._paths.pop(uid, None)
+            self._writer.drop_object(*self._seen[uid])
+        self._seen = there
+        with self._lock:
+            for uid in [
+                uid for uid in self._ending.keys() - there.keys() if self._clock() - self._ending[uid] > KEPT_S
+            ]:
+                del self._ending[uid]
+
+
+def _still_there(said: AdapterOutcome | None) -> AdapterOutcome:
+    """Return a replica's outcome for the status while the adapter is being unloaded."""
+    return AdapterOutcome(state="loaded", message=said.message if said is not None else "")

@@ -1,0 +1,125 @@
+"""Sends requests to replicas: through the API server, or, for engines with an API key, to the pod itself.
+
+The API server replaces the Authorization header of requests that it passes on to pods, so a key cannot go that way.
+Then the loop connects to the pod's address, which works where pods are reachable: in the cluster. The key is read for
+each series of requests, and kept in no field and no message.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import http.client
+import json
+import re
+from typing import Any
+
+from automation.serving.adapters.engine_requests import Ask, RequestFailed
+from automation.serving.engine_start import EngineStart
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import ApiError, Forbidden, NotFound
+from kubeapi.exchange import Exchange
+from kubeapi.pods import MAX_ANSWER_BYTES, PathRefused, request_pod
+from program.desired.adapter import AdapterReason
+
+_KEY = re.compile(r"[\x21-\x7e]{1,4096}")
+_READER = "docs/install/secrets-reader.yaml lets it read the Secrets of a namespace"
+
+
+class ReplicaRequests:
+    """Makes the functions that ask replicas. Thread-safe."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    def asking(self, start: EngineStart, secret: tuple[str, str] | None) -> Ask:
+        """Return the function that sends requests to a replica. `secret` is Secret and key of the engine's API key.
+
+        Raises RequestFailed if the key cannot be read.
+        """
+        if secret is None:
+            return _Proxied(self._client, start)
+        key = self._key(start.namespace, *secret)
+        return _Direct(self._address(start), start.port, key)
+
+    def _key(self, namespace: str, name: str, key: str) -> str:
+        unreadable = AdapterReason.ENGINE_KEY_NOT_READABLE
+        try:
+            data = self._client.get(kinds.SECRETS, namespace, name).get("data") or {}
+            text = base64.b64decode(data.get(key) or "", validate=True).decode().strip()
+        except Forbidden:
+            # The name is not repeated: a user may have written the key itself in its place.
+            why = f"the loop may not read the Secret of the engine's key; {_READER}"
+            raise RequestFailed(unreadable, why) from None
+        except NotFound:
+            raise RequestFailed(unreadable, "the Secret of the engine's key does not exist") from None
+        except ApiError as error:
+            raise RequestFailed(unreadable, f"the Secret of the engine's key: {error.reason}") from None
+        except (binascii.Error, UnicodeDecodeError):
+            text = ""
+        if not _KEY.fullmatch(text):
+            raise RequestFailed(unreadable, "the Secret of the engine's key has no valid key")
+        return text
+
+    def _address(self, start: EngineStart) -> str:
+        try:
+            pod = self._client.get(kinds.PODS, start.namespace, start.pod)
+        except ApiError as error:
+            raise RequestFailed(AdapterReason.REPLICA_UNREACHABLE, f"the pod's address: {error}") from None
+        address = str((pod.get("status") or {}).get("podIP") or "")
+        if not address or pod["metadata"].get("uid") != start.uid:
+            raise RequestFailed(AdapterReason.REPLICA_UNREACHABLE, "the pod has no address")
+        return address
+
+
+class _Proxied:
+    """Requests through the API server."""
+
+    def __init__(self, client: KubeClient, start: EngineStart) -> None:
+        self._client = client
+        self._start = start
+
+    def __call__(self, method: str, path: str, body: Any, timeout_s: float) -> Exchange:
+        start = self._start
+        try:
+            return request_pod(
+                self._client,
+                start.namespace,
+                start.pod,
+                start.port,
+                method,
+                path,
+                body=body,
+                timeout_s=timeout_s,
+                tls=start.tls,
+            )
+        except (ApiError, PathRefused) as error:
+            raise RequestFailed(AdapterReason.REPLICA_UNREACHABLE, f"{method} {path}: {error}") from None
+
+
+class _Direct:
+    """Requests to the pod's address, with the engine's key."""
+
+    def __init__(self, address: str, port: int, key: str) -> None:
+        self._address = address
+        self._port = port
+        self._key = key
+
+    def __call__(self, method: str, path: str, body: Any, timeout_s: float) -> Exchange:
+        connection = http.client.HTTPConnection(self._address, self._port, timeout=timeout_s)
+        headers = {"Authorization": f"Bearer {self._key}"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            read = answer.read(MAX_ANSWER_BYTES)
+            return Exchange(answer.status, dict(answer.getheaders()), read, not answer.read(1))
+        except (OSError, http.client.HTTPException) as error:
+            why = f"{method} {path}: no answer from the pod's address: {error}"
+            raise RequestFailed(AdapterReason.REPLICA_UNREACHABLE, why) from None
+        finally:
+            connection.close()

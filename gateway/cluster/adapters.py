@@ -1,0 +1,87 @@
+"""The adapters of LoRAAdapters for the gateway: their names, and the replicas that have loaded them. Pure.
+
+`routes` calls it. The loop has the adapters loaded, and names the pods in the status; EndpointSlices name the pod of
+each address.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.proxy.upstream import Target
+from gateway.engines.backends import AdapterRoute
+from gateway.names import ServiceName
+from kubeapi.json_types import Json
+from program.dialects.llmkube.parse.adapter import claims_of
+
+
+@dataclass(frozen=True)
+class DeclaredAdapter:
+    """One adapter of a service."""
+
+    name: str
+    pods: Mapping[str, int | None] = field(default_factory=dict)
+    """The pods that have loaded it, with the number by which llama-server knows it."""
+    ends: bool = False
+    """It is being deleted, and engines may still have it."""
+
+    @property
+    def state(self) -> str:
+        """A text that changes when engines load or unload it."""
+        return f"{self.name} {'ends' if self.ends else ','.join(sorted(self.pods))}"
+
+
+def declared_adapters(crs: Iterable[Json]) -> dict[ServiceName, tuple[DeclaredAdapter, ...]]:
+    """Return the adapters of each service, from LoRAAdapters."""
+    by_uid = {cr["metadata"].get("uid"): cr for cr in crs}
+    found: dict[ServiceName, list[DeclaredAdapter]] = {}
+    for adapter in claims_of(by_uid.values()).values():
+        cr = by_uid[adapter.uid]
+        declared = DeclaredAdapter(adapter.name, _loaded(cr.get("status")), "deletionTimestamp" in cr["metadata"])
+        found.setdefault(ServiceName(adapter.namespace, adapter.service), []).append(declared)
+    return {service: tuple(sorted(each, key=lambda one: one.name)) for service, each in found.items()}
+
+
+def adapter_routes(
+    declared: Iterable[DeclaredAdapter], pods: Mapping[Target, str], runtime: str, model_name: str
+) -> dict[str, AdapterRoute]:
+    """Return the route of each adapter of a service.
+
+    `pods` names the pod of each address, and `runtime` the engine. `model_name` is what the engine calls its own model.
+    """
+    return {each.name: _route(each, pods, runtime, model_name) for each in declared if not each.ends}
+
+
+def model_fields(declared: Iterable[DeclaredAdapter], runtime: str) -> dict[str, str]:
+    """Return the fields of requests for the model itself, as JSON.
+
+    llama-server drops the cached prompt of an adapter only if a request names adapters. Otherwise it would answer for
+    the model itself from the cache of an adapter. A scale of 0 for one adapter means 0 for all.
+    """
+    return {"lora": json.dumps([{"id": 0, "scale": 0.0}])} if runtime == "llamacpp" and any(declared) else {}
+
+
+def _route(declared: DeclaredAdapter, pods: Mapping[Target, str], runtime: str, model_name: str) -> AdapterRoute:
+    targets = {target: declared.pods[pod] for target, pod in pods.items() if pod in declared.pods}
+    if runtime == "sglang":
+        # SGLang divides at the first colon. A name alone means its own model, whatever it is.
+        return AdapterRoute(frozenset(targets), f"{model_name.partition(':')[0]}:{declared.name}")
+    if runtime != "llamacpp":
+        return AdapterRoute(frozenset(targets), declared.name)
+    # The numbers follow the order of the arguments. They differ while a rollout changes these.
+    numbers = Counter(number for number in targets.values() if number is not None)
+    if not numbers:
+        return AdapterRoute(frozenset(), model_name)
+    [(number, _)] = numbers.most_common(1)
+    chosen = frozenset(target for target, each in targets.items() if each == number)
+    return AdapterRoute(chosen, model_name, {"lora": json.dumps([{"id": number, "scale": 1.0}])})
+
+
+def _loaded(status: Any) -> dict[str, int | None]:
+    pods = status.get("pods") if isinstance(status, dict) else None
+    entries = [each for each in pods if isinstance(each, dict)] if isinstance(pods, list) else []
+    return {str(each.get("name")): each.get("adapterID") for each in entries if each.get("loaded") is True}

@@ -1,0 +1,313 @@
+"""LoRAAdapters over real HTTP: replicas that load them, restart, refuse them, and unload them at a deletion."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from automation.serving.adapters.controller import LoraAdapters
+from automation.serving.adapters.deciding import FINALIZER, PEER_FINALIZER, UNLOAD_WITHIN_S, VERIFY_S
+from kubeapi import kinds
+from kubeapi.json_types import Json
+from tests.support.adapter_engines import AdapterEngine
+from tests.support.pod_proxy import PodProxy, Say, api_status
+from tests.support.pods import remembered
+
+
+class World:
+    """A cluster with a service, its pods and its adapters, as the loop caches them; and its API server."""
+
+    def __init__(self, proxy: PodProxy) -> None:
+        self.proxy = proxy
+        self.now_s = 0.0
+        self.managed = True
+        self.service: Json | None = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"runtime": "vllm"}}
+        self.pods: dict[str, Json] = {}
+        self.objects: dict[tuple[str, str], Json] = {}
+        self.adapters: dict[str, Json] = {}
+        self.events: list[tuple[str, str]] = []
+        proxy.other = self._api
+        self.cluster: Any = SimpleNamespace(
+            optional=SimpleNamespace(informer=lambda _: SimpleNamespace(list=lambda: list(self.adapters.values()))),
+            llmkube=SimpleNamespace(
+                get=lambda *_: self.service,
+                index=SimpleNamespace(pods=lambda *_: list(self.pods.values()), objects=lambda *_: self.objects),
+            ),
+            is_ours=lambda *_, **__: self.managed,
+        )
+        self.controller = self.another_loop()
+
+    def another_loop(self) -> LoraAdapters:
+        recorder: Any = SimpleNamespace(record=lambda _, **said: self.events.append((said["type"], said["reason"])))
+        return LoraAdapters(
+            self.proxy.client, self.cluster, recorder=recorder, clock=lambda: self.now_s, dice=lambda: 0.0
+        )
+
+    def engine(self, pod: str, engine: AdapterEngine, *, run: str = "c1") -> AdapterEngine:
+        """Run an engine in a pod."""
+        self.proxy.engines[pod] = engine.answer
+        self.pods[pod] = remembered(pod, run=run)
+        self.pods[pod]["engine"].pop("foreign", None)
+        return engine
+
+    def adapter(self, resource: str = "sql", *, created: str = "2026-11-01T00:00:00Z", **spec: Any) -> None:
+        """Create an adapter."""
+        metadata = {"name": resource, "namespace": "ns", "uid": resource, "creationTimestamp": created}
+        self.adapters[resource] = {
+            "apiVersion": kinds.LORA_ADAPTERS.api_version,
+            "kind": "LoRAAdapter",
+            "metadata": {**metadata, "generation": 1, "resourceVersion": "1"},
+            "spec": {"inferenceServiceRef": {"name": "svc"}, "name": "sql", "path": "/a/sql", **spec},
+        }
+
+    def until(self, done: Callable[[], object]) -> None:
+        """Make passes until something holds."""
+        end = time.monotonic() + 30
+        while not done():
+            assert time.monotonic() < end, self.adapters
+            self.controller.reconcile_all()
+            time.sleep(0.005)
+
+    def settle(self) -> None:
+        """Make passes until nothing is under way: three passes without a request to a pod."""
+        quiet = 0
+        while quiet < 3:
+            before = len(self.proxy.asked)
+            self.controller.reconcile_all()
+            time.sleep(0.02)
+            quiet = quiet + 1 if len(self.proxy.asked) == before else 0
+
+    def status(self, resource: str = "sql") -> Json:
+        return self.adapters[resource].get("status") or {}
+
+    def phase(self, resource: str = "sql") -> str:
+        return str(self.status(resource).get("phase"))
+
+    def reason(self, resource: str = "sql") -> str:
+        found = (each["reason"] for each in self.status(resource)["conditions"] if each["type"] == "Ready")
+        return str(next(found))
+
+    def delete(self, resource: str = "sql") -> None:
+        self.adapters[resource]["metadata"]["deletionTimestamp"] = "2026-11-28T00:00:00Z"
+
+    def _api(self, method: str, path: str, body: Any) -> Say:
+        name, _, subresource = path.partition("?")[0].partition("/loraadapters/")[2].partition("/")
+        found = self.adapters.get(name)
+        if found is None or method != "PATCH":
+            return api_status(404, "NotFound")
+        if subresource == "status":
+            found = {**found, "status": body["status"]}
+        else:
+            found = {**found, "metadata": {**found["metadata"], "finalizers": body["metadata"]["finalizers"]}}
+        version = str(int(found["metadata"]["resourceVersion"]) + 1)
+        self.adapters[name] = {**found, "metadata": {**found["metadata"], "resourceVersion": version}}
+        if "deletionTimestamp" in found["metadata"] and not found["metadata"]["finalizers"]:
+            return Say(body=self.adapters.pop(name))
+        return Say(body=self.adapters[name])
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with PodProxy() as proxy:
+        made = World(proxy)
+        yield made
+        made.controller.stop()
+
+
+def test_every_replica_loads_an_adapter_once(world: World) -> None:
+    engines = [world.engine(pod, AdapterEngine()) for pod in ("a", "b", "c")]
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    world.settle()
+    assert [each.adapters for each in engines] == [{"sql": "/a/sql"}] * 3
+    assert [each.changes() for each in engines] == [["load_lora_adapter"]] * 3
+    assert (world.status()["loadedReplicas"], world.status()["replicas"]) == (3, 3)
+    assert world.adapters["sql"]["metadata"]["finalizers"] == [FINALIZER]
+    assert world.events == [("Normal", "AdapterLoaded")]
+
+
+def test_a_restarted_replica_loads_it_again_and_a_restarted_loop_asks_for_nothing_again(world: World) -> None:
+    kept, restarted = (world.engine(pod, AdapterEngine()) for pod in ("a", "b"))
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    restarted.restart()
+    world.engine("b", restarted, run="c2")
+    world.until(lambda: restarted.adapters and world.phase() == "Loaded")
+    assert (kept.changes(), restarted.changes()) == (["load_lora_adapter"], ["load_lora_adapter"] * 2)
+    world.controller.stop()
+    world.controller = world.another_loop()
+    asked = len(kept.asked)
+    world.until(lambda: len(kept.asked) > asked and world.phase() == "Loaded")
+    world.settle()
+    assert kept.changes() == ["load_lora_adapter"]
+
+
+def test_an_adapter_that_somebody_unloads_is_loaded_again(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    engine.restart()
+    world.settle()
+    assert engine.adapters == {}, "a replica is not asked with each pass"
+    world.now_s += VERIFY_S
+    world.until(lambda: engine.adapters)
+
+
+def test_a_changed_path_is_loaded_and_an_earlier_one_again(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter()
+    for path in ("/a/sql", "/a/sql-2", "/a/sql"):
+        world.adapters["sql"]["spec"]["path"] = path
+        world.until(lambda path=path: engine.adapters == {"sql": path} and world.status().get("loadedPath") == path)
+
+
+def test_of_two_adapters_of_one_name_the_older_is_loaded(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter("later", created="2026-11-02T00:00:00Z", path="/a/other")
+    world.adapter("first")
+    world.until(lambda: world.phase("first") == "Loaded" and world.phase("later") == "Failed")
+    assert world.reason("later") == "NameTaken"
+    assert engine.adapters == {"sql": "/a/sql"}
+    world.delete("first")
+    world.until(lambda: "first" not in world.adapters and world.phase("later") == "Loaded")
+    assert engine.adapters == {"sql": "/a/other"}
+
+
+def test_an_adapter_that_lost_its_name_does_not_unload_the_older_one(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter("older", path="not valid")
+    world.adapter("later", created="2026-11-02T00:00:00Z", path="/a/later")
+    world.until(lambda: world.phase("later") == "Loaded")
+    world.adapters["older"]["spec"]["path"] = "/a/older"
+    world.until(lambda: engine.adapters == {"sql": "/a/older"} and world.reason("later") == "NameTaken")
+    world.delete("later")
+    world.until(lambda: "later" not in world.adapters)
+    assert engine.adapters == {"sql": "/a/older"}
+
+
+def test_a_deleted_adapter_is_unloaded_everywhere(world: World) -> None:
+    engines = [world.engine(pod, AdapterEngine()) for pod in ("a", "b")]
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    world.adapters["sql"]["metadata"]["finalizers"].append(PEER_FINALIZER)
+    world.delete()
+    world.until(lambda: not world.adapters)
+    assert [each.adapters for each in engines] == [{}, {}]
+    assert world.events[-1] == ("Normal", "AdapterUnloaded")
+
+
+def test_a_path_that_is_not_valid_any_more_does_not_keep_an_adapter_loaded(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    world.adapters["sql"]["spec"]["path"] = "../sql"
+    world.until(lambda: world.reason() == "SpecInvalid")
+    world.delete()
+    world.until(lambda: not world.adapters)
+    assert engine.adapters == {}
+
+
+def test_a_deletion_does_not_wait_for_a_service_that_is_gone(world: World) -> None:
+    world.engine("a", AdapterEngine())
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    world.service, world.pods = None, {}
+    world.delete()
+    world.until(lambda: not world.adapters)
+    assert world.events[-1] == ("Normal", "AdapterRemoved")
+
+
+def test_a_deletion_ends_though_a_replica_is_unreachable(world: World) -> None:
+    world.engine("a", AdapterEngine())
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    world.proxy.engines["a"] = lambda *_: api_status(503, "ServiceUnavailable", "connection refused")
+    world.delete()
+    world.until(lambda: world.phase() == "Unloading")
+    world.settle()
+    assert world.adapters, "it waits"
+    world.now_s += UNLOAD_WITHIN_S
+    world.until(lambda: not world.adapters)
+    assert world.events[-1] == ("Warning", "AdapterNotUnloaded")
+
+
+def test_one_replica_that_refuses_is_named_and_the_others_serve(world: World) -> None:
+    world.engine("a", AdapterEngine())
+    world.engine("b", AdapterEngine(files=("/a/another",)))
+    world.adapter()
+    world.until(lambda: world.phase() == "Degraded" and world.status()["loadedReplicas"] == 1)
+    assert world.reason() == "LoadUnsuccessful"
+    assert world.events == [("Warning", "AdapterNotLoaded")]
+    assert {each["name"]: each["loaded"] for each in world.status()["pods"]} == {"a": True, "b": False}
+
+
+def test_an_engine_that_hangs_delays_only_its_own_adapters(world: World) -> None:
+    released = threading.Event()
+    other = world.engine("b", AdapterEngine())
+    hanging = world.engine("a", AdapterEngine())
+
+    def hang(method: str, path: str, body: Any) -> Say:
+        released.wait(30)
+        return hanging.answer(method, path, body)
+
+    world.proxy.engines["a"] = hang
+    names = [f"s{number}" for number in range(9)]
+    for name in names:
+        world.adapter(name, name=name)
+
+    def passes(engine: AdapterEngine) -> bool:
+        world.now_s += 1
+        return set(engine.adapters) == set(names)
+
+    world.until(lambda: passes(other))
+    assert hanging.adapters == {}
+    released.set()
+    world.until(lambda: passes(hanging))
+
+
+def test_llama_servers_number_of_the_adapter_is_in_the_status(world: World) -> None:
+    world.service = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"extraArgs": ["--cache-ram", "0"]}}
+    engine = world.engine("a", AdapterEngine("llamacpp", files=("/a/other.gguf", "/a/sql.gguf")))
+    world.adapter(path="/a/sql.gguf")
+    world.until(lambda: world.phase() == "Loaded")
+    assert world.status()["pods"] == [{"name": "a", "loaded": True, "adapterID": 1}]
+    assert engine.scales["/a/sql.gguf"] == 0.0
+    asked = len(engine.asked)
+    world.delete()
+    world.until(lambda: not world.adapters)
+    assert len(engine.asked) == asked, "llama-server unloads nothing"
+
+
+def test_an_adapter_that_is_given_to_another_controller_loses_the_finalizer_and_stays_loaded(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    world.managed = False
+    world.until(lambda: world.adapters["sql"]["metadata"]["finalizers"] == [])
+    assert engine.adapters == {"sql": "/a/sql"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [({"path": "../x"}, "SpecInvalid"), ({"inferenceServiceRef": {"name": "svc", "namespace": "o"}}, None)],
+)
+def test_an_invalid_adapter_is_told_so_and_gets_no_finalizer(world: World, spec: Json, reason: str | None) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter(**spec)
+    world.until(lambda: world.phase() == "Failed")
+    assert world.reason() == (reason or "NamespaceNotAllowed")
+    assert "finalizers" not in world.adapters["sql"]["metadata"]
+    assert engine.asked == []
+
+
+def test_services_on_hosts_and_of_other_controllers_are_not_asked(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.objects = {("HostProcess", "svc-0"): {}}
+    world.adapter()
+    world.until(lambda: world.phase() == "Failed")
+    assert (world.reason(), engine.asked) == ("HostsNotSupported", [])

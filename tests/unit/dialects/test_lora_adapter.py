@@ -1,0 +1,152 @@
+"""LoRAAdapters: what their specs may say, which of several counts, and their statuses."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from automation.cli.main import invoke
+from kubeapi.json_types import Json
+from program.desired.adapter import AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica
+from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
+from program.dialects.llmkube.parse.adapter import adapter_of, claims_of
+from program.dialects.llmkube.status.adapter import adapter_status
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+SPEC: Json = {"inferenceServiceRef": {"name": "chat"}, "name": "sql", "path": "/adapters/sql"}
+LOADED = AdapterOutcome(state="loaded")
+FAILED = AdapterOutcome(state="failed", reason=AdapterReason.LOAD_UNSUCCESSFUL, message="rank 64 is too high")
+
+
+def cr(resource: str = "sql", created: str = "2026-11-01T00:00:00Z", status: Json | None = None, **spec: Any) -> Json:
+    metadata = {"name": resource, "namespace": "prod", "uid": resource, "generation": 2, "creationTimestamp": created}
+    return {"metadata": metadata, "spec": {**SPEC, **spec}, "status": status}
+
+
+def test_an_adapter_is_read() -> None:
+    adapter = adapter_of(cr(path="org/sql-lora"))
+    assert adapter.claim == ("prod", "chat", "sql")
+    assert adapter.path == "org/sql-lora"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "reason"),
+    [
+        ({"path": "adapters/sql/x"}, "spec.path", "SpecInvalid"),
+        ({"path": "/adapters/../etc"}, "spec.path", "SpecInvalid"),
+        ({"path": "/adapters/a\nb"}, "spec.path", "SpecInvalid"),
+        ({"path": "http://example/x"}, "spec.path", "SpecInvalid"),
+        ({"path": 5}, "spec.path", "SpecInvalid"),
+        ({"name": "a:b"}, "spec.name", "SpecInvalid"),
+        ({"name": None}, "spec.name", "SpecInvalid"),
+        ({"inferenceServiceRef": {}}, "spec.inferenceServiceRef.name", "SpecInvalid"),
+        (
+            {"inferenceServiceRef": {"name": "chat", "namespace": "other"}},
+            "spec.inferenceServiceRef.namespace",
+            "NamespaceNotAllowed",
+        ),
+    ],
+)
+def test_an_invalid_spec_is_refused_with_its_field(spec: Json, field: str, reason: str) -> None:
+    with pytest.raises(SpecInvalid) as refused:
+        adapter_of(cr(**spec))
+    assert (refused.value.field, refused.value.reason) == (field, reason)
+
+
+def test_the_oldest_adapter_of_a_name_counts() -> None:
+    crs = [
+        cr("b", "2026-11-02T00:00:00Z"),
+        cr("a", "2026-11-03T00:00:00Z"),
+        cr("0", "2026-11-01T00:00:00Z", path="not valid"),
+        cr("other", "2026-11-01T00:00:00Z", inferenceServiceRef={"name": "code"}),
+        cr("c", "2026-11-02T00:00:00Z"),
+    ]
+    counted = claims_of(crs)
+    assert {claim[1]: each.resource for claim, each in counted.items()} == {"chat": "b", "code": "other"}
+
+
+def test_the_examples_adapters_are_valid_and_of_its_service(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(__file__).parents[3] / "examples" / "lora-adapter"
+    adapters = [adapter_of(each) for each in yaml.safe_load_all((folder / "adapters.yaml").read_text())]
+    assert [each.name for each in adapters] == ["sql", "support"]
+    assert invoke(["render", "-f", str(folder), "-o", "json"]) == 0
+    rendered = capsys.readouterr().out
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in rendered and "--enable-lora" in rendered
+    objects = json.loads(rendered)["items"]
+    assert {each.service for each in adapters} <= {each["metadata"]["name"] for each in objects}
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def status_of(
+    *outcomes: AdapterOutcome | None, status: Json | None = None, now: datetime = NOW, **facts: Any
+) -> dict[str, Any]:
+    replicas = tuple(AdapterReplica(pod=f"p{n}", outcome=each) for n, each in enumerate(outcomes))
+    made = adapter_status(cr(status=status), AdapterFacts(replicas=replicas, **facts), path="/adapters/sql", now=now)
+    return dict(made)
+
+
+def conditions(status: Json) -> dict[str, str]:
+    return {each["type"]: each["status"] for each in status["conditions"]}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "phase", "loaded", "ready", "stalled"),
+    [
+        ((LOADED, LOADED), "Loaded", 2, "True", "False"),
+        ((LOADED, None), "Loading", 1, "False", "False"),
+        ((LOADED, FAILED), "Degraded", 1, "False", "False"),
+        ((FAILED, None), "Loading", 0, "False", "False"),
+        ((FAILED, FAILED), "Failed", 0, "False", "False"),
+        ((FAILED.model_copy(update={"reason": AdapterReason.NOT_IN_ARGUMENTS}),), "Failed", 0, "False", "True"),
+    ],
+)
+def test_a_status_counts_the_replicas(
+    outcomes: tuple[AdapterOutcome | None, ...], phase: str, loaded: int, ready: str, stalled: str
+) -> None:
+    status = status_of(*outcomes)
+    assert (status["phase"], status["loadedReplicas"], status["replicas"]) == (phase, loaded, len(outcomes))
+    found = conditions(status)
+    assert (found["Ready"], found["Stalled"], found["Loaded"]) == (ready, stalled, ready)
+    assert status["observedGeneration"] == 2
+    assert ("loadedPath" in status) == (loaded > 0)
+
+
+def test_a_status_names_the_replica_that_fails_and_its_reason() -> None:
+    status = status_of(LOADED, FAILED)
+    ready = next(each for each in status["conditions"] if each["type"] == "Ready")
+    assert ready["reason"] == "LoadUnsuccessful"
+    assert ready["message"] == "1 of 2 replicas loaded the adapter; p1: rank 64 is too high"
+    assert status["pods"] == [
+        {"name": "p0", "loaded": True},
+        {"name": "p1", "loaded": False, "message": "rank 64 is too high"},
+    ]
+
+
+def test_a_service_that_sleeps_is_no_failure() -> None:
+    status = status_of(problem=Problem(reason="NoReplica", message="asleep"))
+    assert status["phase"] == "Pending"
+    assert set(conditions(status).values()) == {"False"}
+
+
+def test_nothing_changes_while_nothing_changes() -> None:
+    first = status_of(LOADED)
+    assert first["lastLoadedAt"] == "2026-11-28T00:00:00Z"
+    later = status_of(LOADED, status=first, now=NOW + timedelta(hours=1))
+    assert later == first
+    scaled = status_of(LOADED, None, status=first, now=NOW + timedelta(hours=1))
+    assert scaled["lastLoadedAt"] == first["lastLoadedAt"]
+    again = status_of(LOADED, LOADED, status=scaled, now=NOW + timedelta(hours=2))
+    assert again["lastLoadedAt"] == "2026-11-28T02:00:00Z"
+
+
+def test_conditions_of_llmkube_are_removed() -> None:
+    old = {"conditions": [{"type": "Available", "status": "True"}, {"type": "Error", "status": "False"}]}
+    assert set(conditions(status_of(LOADED, status=old))) == {"Ready", "Reconciling", "Stalled", "Loaded"}
