@@ -43,8 +43,8 @@ tools: $(STAMP)
 image: $(STAMP) ## Build the operator's image without Docker; ARGS="-o FILE --architecture arm64"
 	@$(BIN)/herdsman image build $(ARGS)
 
-demo: setup ## Start a cluster, the loop and an agent; ask the example model; leave all running
-	@$(BIN)/python -m examples.demo up
+demo: setup ## Start a cluster, the loop and an agent; ask the example model; change, damage and repair it; leave all running
+	@$(BIN)/python -m examples.demo up --tour
 
 demo-down: $(STAMP) ## Stop what `make demo` started
 	@$(BIN)/python -m examples.demo down

@@ -1,7 +1,8 @@
 """`make demo` and `make demo-down`: from an empty machine to an answered chat completion.
 
 Starts the local cluster, the loop with its gateway and an agent unless they run. Makes a tiny model, applies
-`01-first-service`, waits until the service is ready, and sends a request to the gateway. Everything keeps running.
+`01-first-service`, waits until the service is ready, and sends a request to the gateway. With `--tour`, as `make demo`
+runs it, `demo_tour` then changes, damages and repairs the service. Everything keeps running.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from rich.panel import Panel
 
 from agent.server.host_facts import own_address
 from components.priority_classes import priority_classes
+from examples.demo_tour import Tour, TourFailed
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, KubeError, NotFound
+from program.desired.keys import ANNOTATION_APPROVED, ANNOTATION_MODE
 from program.dialects.crds.definitions import crd_documents
 from tools.localcluster import LocalCluster
 from tools.localcluster.layout import State
@@ -61,8 +64,8 @@ class Demo:
         self.gateway_file = directory / "gateway"
         """Has the address of the gateway of the loop that runs."""
 
-    def up(self) -> None:
-        """Start what does not run, apply the example, wait for it and send it a request."""
+    def up(self, *, tour: bool = False) -> None:
+        """Start what does not run, apply the example, wait for it, send it a request, and show the tour."""
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         # The gateway's record of usage belongs to the demo, too.
         os.environ.setdefault("HERDSMAN_GATEWAY_STORE", f"sqlite://{self.directory / 'gateway.db'}")
@@ -75,6 +78,9 @@ class Demo:
         self._step("The example service", lambda: self._apply(client))
         self._await_ready(client)
         self._ask(client)
+        if tour:
+            shown = Tour(client, console, kubeconfig=self.cluster.kubeconfig, namespace=NAMESPACE, service=SERVICE)
+            shown.run(self._manifest())
         self._look_around()
         client.close()
 
@@ -153,11 +159,16 @@ class Demo:
         return f"started as process {record.pid}, log {log}"
 
     def _apply(self, client: KubeClient) -> str:
-        text = EXAMPLE.read_text().replace("MODEL_FILE", str(self.model))
-        for document in yaml.safe_load_all(text):
+        for document in yaml.safe_load_all(self._manifest()):
             kind = client.mapping(document["apiVersion"], document["kind"])
             client.apply(kind, NAMESPACE, document, field_manager="kubectl", force=True)
+        # An interrupted tour leaves its mode behind, and its approval would count for the same change again.
+        left = {"metadata": {"annotations": {ANNOTATION_MODE: None, ANNOTATION_APPROVED: None}}}
+        client.patch(kinds.INFERENCE_SERVICES, NAMESPACE, SERVICE, left, field_manager="kubectl")
         return f"applied {EXAMPLE.relative_to(Path(__file__).parent.parent)}"
+
+    def _manifest(self) -> str:
+        return EXAMPLE.read_text().replace("MODEL_FILE", str(self.model))
 
     def _await_ready(self, client: KubeClient) -> None:
         began = time.monotonic()
@@ -168,7 +179,8 @@ class Demo:
                 report = self._process(client)
                 phase = str((service.get("status") or {}).get("phase") or "Unknown")
                 # The phase may be that of an earlier demo, until the loop's first pass.
-                if phase == "Ready" and report.get("ready"):
+                seen = (service.get("status") or {}).get("observedGeneration") == service["metadata"]["generation"]
+                if phase == "Ready" and seen and report.get("ready"):
                     console.print(f"[green]✓[/green] Ready [dim]({time.monotonic() - began:.1f} s)[/dim]")
                     return
                 conditions = {c["type"]: c for c in (service.get("status") or {}).get("conditions") or ()}
@@ -195,8 +207,7 @@ class Demo:
         request = urllib.request.Request(
             f"{url}/chat/completions", data=asked.encode(), headers={"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            completion = json.load(answer)
+        completion = _answer(request)
         console.print(f"\nThe gateway has all models at one address:\n\n  curl {url}/chat/completions -d '{asked}'\n")
         text = completion["choices"][0]["message"]["content"]
         console.print(f"\nPOST {url}\n> {QUESTION}")
@@ -222,6 +233,8 @@ class Demo:
         console.print(
             "\nEverything is still running. To look around:\n\n"
             f'  eval "$(.venv/bin/herdsman cluster env --dir {self.cluster.layout.directory})"\n'
+            "  .venv/bin/herdsman console  # prints a link: services, hosts, models and a chat in the browser\n"
+            f"  .venv/bin/herdsman chat {SERVICE}\n"
             "  .venv/bin/herdsman get\n"
             "  .venv/bin/herdsman top\n"
             "  .venv/bin/herdsman history first\n"
@@ -232,6 +245,20 @@ class Demo:
             f"  tail -f {self.directory}/logs/loop.log {self.directory}/logs/agent.log\n\n"
             "To stop it all:\n\n  make demo-down\n"
         )
+
+
+def _answer(request: urllib.request.Request) -> Any:
+    """Send a request, and again while the gateway asks for that: it may not have seen the replica yet."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            again_s = error.headers.get("Retry-After")
+            if again_s is None or time.monotonic() > deadline:
+                raise
+            time.sleep(float(again_s))
 
 
 def _free_port(wanted: int) -> int:
@@ -280,13 +307,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run `up` or `down`; returns 0, or 1 after an error message."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("action", choices=("up", "down"))
+    parser.add_argument("--tour", action="store_true", help="change, damage and repair the service after the answer")
     parser.add_argument("--dir", type=Path, default=default_directory(), help="directory of the demo")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     demo = Demo(options.dir.expanduser().resolve())
     try:
-        demo.up() if options.action == "up" else demo.down()
-    except (DemoFailed, KubeError, OSError, urllib.error.URLError) as error:
+        demo.up(tour=options.tour) if options.action == "up" else demo.down()
+    except (DemoFailed, TourFailed, KubeError, OSError, urllib.error.URLError) as error:
         console.print(f"[bold red]Error:[/bold red] {error}")
         return 1
     except KeyboardInterrupt:

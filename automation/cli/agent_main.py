@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 
 from automation.cli import agent as agent  # imported by `main`, by its name
-from automation.cli.main import EXIT_USAGE, invoke
+from automation.cli.exits import USAGE
+from automation.cli.main import invoke
 from automation.cli.output import complain
 
 OFFERED = ("agent", "version")
@@ -34,7 +35,7 @@ def run(arguments: list[str]) -> int:
             f"the package herdsman-agent has no command `{first}`",
             hint="the package herdsman has all commands: `pip install herdsman`, in another environment",
         )
-        return EXIT_USAGE
+        return USAGE
     return invoke(arguments)
 
 

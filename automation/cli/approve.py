@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from automation.approval.writing import write_approval
 from automation.cli.output import OutputFormat, complain, print_json, say
 from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, find_service
@@ -20,15 +21,12 @@ from automation.places.service_view import conditions_of, observed_generation, p
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_APPROVED
 from program.dialects.registry import kind_of
 from program.dialects.status.conditions import Reason
 
-FIELD_MANAGER = "herdsman-approve"
 EXIT_NOTHING_PENDING = 2
 EXIT_ANOTHER_CHANGE = 3
 LOOK_S = 0.25
-TRIES = 10
 
 _BLOCKED = (
     Reason.APPLYING,
@@ -79,7 +77,7 @@ def approve(
             raise typer.Exit(EXIT_ANOTHER_CHANGE)
         if not (yes or digest is not None or _agreed(pending)):
             raise typer.Exit(1)
-        _write(client, service, pending)
+        write_approval(client, service, pending)
         result = _outcome(client, service, pending, timeout_s=timeout_s) if wait else "approved"
     except Conflict:
         complain(f"`{name}` was edited during the command; nothing was approved", hint="run the command again")
@@ -147,32 +145,6 @@ def _agreed(pending: Json) -> bool:
         )
         return False
     return typer.confirm("Make this change?", default=False)
-
-
-def _write(client: KubeClient, service: Json, pending: Json) -> None:
-    """Write the digest on the version that was shown. Raises Conflict when it was edited since.
-
-    A status update of the loop makes a new version as well. If the same change is still pending then, the write is
-    repeated.
-    """
-    metadata, kind = service["metadata"], kind_of(service)
-    for _ in range(TRIES):
-        body = {
-            "metadata": {
-                "resourceVersion": service["metadata"]["resourceVersion"],
-                "annotations": {ANNOTATION_APPROVED: pending["digest"]},
-            }
-        }
-        try:
-            client.patch(kind, metadata["namespace"], metadata["name"], body, field_manager=FIELD_MANAGER)
-            return
-        except Conflict:
-            service = client.get(kind, metadata["namespace"], metadata["name"])
-            now = pending_of(service) or {}
-            same = service["metadata"]["uid"] == metadata["uid"] and now.get("digest") == pending["digest"]
-            if not same or service["metadata"].get("generation") != metadata.get("generation"):
-                raise
-    raise Conflict(409, "Conflict", "the service changed at each attempt to write the approval")
 
 
 def _outcome(client: KubeClient, service: Json, pending: Json, *, timeout_s: float) -> str:

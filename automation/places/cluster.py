@@ -67,6 +67,11 @@ class ClusterPlace:
         self._default_namespace = default_namespace
 
     @property
+    def client(self) -> KubeClient:
+        """The client of the cluster's API, with the caller's permissions."""
+        return self._client
+
+    @property
     def title(self) -> str:
         return self._title
 

@@ -93,8 +93,13 @@ def test_the_demo_answers_and_its_second_run_finds_everything_running_and_its_pi
         assert first.returncode == 0, first.stdout + first.stderr
         assert "tokens in" in first.stdout
         assert re.search(r"curl http://127.0.0.1:\d+/v1/chat/completions -d '\{\"model\": \"first\"", first.stdout)
-        second = subprocess.run([*command, "up", *where], capture_output=True, text=True, cwd=ROOT, timeout=120)
+        tour = [*command, "up", "--tour", *where]
+        second = subprocess.run(tour, capture_output=True, text=True, cwd=ROOT, timeout=300)
         assert second.returncode == 0, second.stdout + second.stderr
+        assert "process first on host this-machine" in second.stdout, "the preview"
+        assert "The change was made" in second.stdout
+        assert "Service `first` is there again" in second.stdout
+        assert re.search(r"process \d+ serves", second.stdout)
         assert second.stdout.count("runs already") == 3
         kubeconfig = tmp_path / "demo" / "cluster" / "kubeconfig"
         get = [sys.executable, "-m", "automation.cli", "get", "-o", "json", "--kubeconfig", str(kubeconfig)]

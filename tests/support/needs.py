@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import controlplane
+from tests.support.browser import chromium
 from tools.build import cached_for
 from tools.image import requirements as image_requirements
 from tools.image.build import own_architecture
@@ -86,6 +87,10 @@ def _image() -> str:
     return lack[0] if lack else ""
 
 
+def _chromium() -> str:
+    return "" if chromium() else "chromium not on PATH"
+
+
 def _other_pulumi() -> str:
     compiled = cached_for(TOOLS["pulumi"], OTHER_ARCHITECTURE).is_file()
     return "" if compiled else f"the Pulumi CLI for {OTHER_ARCHITECTURE} is not compiled"
@@ -132,6 +137,7 @@ NEEDS = (
     Need("systemd", _systemd, "the agent as a service of a real systemd", ("systemd", "util-linux")),
     Need("systemd-analyze", _programs("systemd-analyze"), "the check of unit files", ("systemd",)),
     Need("curl", _programs("curl"), "the download script of pods", ("curl",)),
+    Need("chromium", _chromium, "the web console in a browser", ("chromium",)),
     Need("busybox", _programs("busybox"), "the scripts of pods in busybox's shell", ("busybox-static",)),
     Need("dash", _programs("dash"), "the drain script in dash", ("dash",)),
     Need("bash", _programs("bash"), "the drain script in bash", ("bash",)),

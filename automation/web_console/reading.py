@@ -1,0 +1,129 @@
+"""What the pages show beyond `automation.places`: events, versions, hosts and pending changes of a cluster.
+
+All functions block; the application calls them in threads. A cluster that refuses or lacks a kind gives an empty list:
+the page of a service must not fail because its reader may not read Events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from automation.approval.writing import write_approval
+from automation.catalog.fitting import Room
+from automation.cli.history import revisions_of
+from automation.cli.top_rows import HostUse, host_uses
+from automation.history.revision import Revision
+from automation.places.cluster import ClusterPlace
+from automation.places.place import NoAccess, Place, PlaceError, ServiceState
+from automation.places.service_view import pending_of
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import Conflict, Forbidden, KubeError, NotFound
+from kubeapi.json_types import Json
+
+EVENTS_SHOWN = 15
+
+
+@dataclass(frozen=True)
+class Details:
+    """What the page of one service shows beside its state."""
+
+    events: Sequence[Json] = ()
+    """The latest first."""
+    revisions: Sequence[Revision] = ()
+    pending: Json | None = None
+    """The change that waits for an approval, as the status has it."""
+
+
+@dataclass
+class Reading:
+    """One place; of a cluster also its client."""
+
+    place: Place
+    client: KubeClient | None = None
+    models_of_catalog: str = ""
+    """File or URL of a catalog; empty for Herdsman's own."""
+
+    def details(self, service: ServiceState) -> Details:
+        """Read what belongs to a service. Raises PlaceError."""
+        if self.client is None:
+            return Details()
+        client = self.client
+        metadata = service.document["metadata"]
+        with _translated():
+            with _optional():
+                events = client.list(
+                    kinds.EVENTS, service.namespace, field_selector=f"involvedObject.uid={metadata.get('uid', '')}"
+                )["items"]
+            revisions: Sequence[Revision] = ()
+            with _optional():
+                revisions = revisions_of(client, service.document)
+        latest = sorted(events, key=_time_of, reverse=True)[:EVENTS_SHOWN]
+        return Details(latest, revisions, pending_of(service.document))
+
+    def approve(self, service: ServiceState, digest: str) -> None:
+        """Approve the pending change with this digest. Raises PlaceError when another one is pending now."""
+        pending = pending_of(service.document)
+        if self.client is None or pending is None or pending["digest"] != digest:
+            raise PlaceError("another change is pending now, or none", hint="read the page again")
+        with _translated():
+            try:
+                write_approval(self.client, service.document, pending)
+            except Conflict:
+                raise PlaceError("the service was edited meanwhile; nothing was approved") from None
+
+    def models(self) -> list[Json]:
+        """Return the Models of all namespaces; without a cluster those that services name. Raises PlaceError."""
+        if self.client is not None:
+            return self._listed(kinds.MODELS)
+        names = sorted({(each.namespace, each.model) for each in self.place.services(None) if each.model})
+        found = (self.place.document(kinds.MODELS.kind, name, namespace) for namespace, name in names)
+        return [each for each in found if each is not None]
+
+    def hosts(self) -> list[HostUse]:
+        """Return the hosts with their memory. Raises PlaceError."""
+        return host_uses(self._listed(kinds.HOSTS), self._listed(kinds.HOST_PROCESSES))
+
+    def rooms(self) -> list[Room]:
+        """Return the memory of the hosts and nodes, or of this machine."""
+        if isinstance(self.place, ClusterPlace):
+            return self.place.rooms()
+        from automation.catalog.rooms import rooms_of_this_machine
+
+        return rooms_of_this_machine()
+
+    def _listed(self, kind: kinds.Kind) -> list[Json]:
+        if self.client is None:
+            return []
+        with _translated(), _optional():
+            return list(self.client.list(kind, None)["items"])
+        return []
+
+
+def _time_of(event: Json) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
+
+
+@contextlib.contextmanager
+def _optional() -> Iterator[None]:
+    with contextlib.suppress(NotFound, Forbidden):
+        yield
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except KubeError as error:
+        raise NoAccess(str(error)) from error
+
+
+def as_text(value: Any) -> str:
+    """Return a document as YAML, without the fields that only the API server reads."""
+    import yaml
+
+    cleaned = {**value, "metadata": {k: v for k, v in value["metadata"].items() if k != "managedFields"}}
+    return yaml.safe_dump(cleaned, sort_keys=False, allow_unicode=True)

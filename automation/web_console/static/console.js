@@ -1,0 +1,81 @@
+// Loads the page's content again when the services change, and runs the chat. All other pages work without it.
+"use strict";
+
+const main = document.querySelector("main[data-live]");
+if (main) {
+  const events = new EventSource("/events");
+  events.addEventListener("changed", async () => {
+    // Not while somebody types or reads an opened part.
+    if (main.contains(document.activeElement) || main.querySelector("details[open]")) return;
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (!answer.ok) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = page.querySelector("main");
+    if (fresh) main.replaceChildren(...fresh.childNodes);
+  });
+}
+
+const form = document.getElementById("chat");
+if (form) {
+  const conversation = document.getElementById("conversation");
+  let messages = [];
+
+  const show = (role, text) => {
+    const line = document.createElement("div");
+    line.className = `said ${role}`;
+    line.textContent = text;
+    conversation.append(line);
+    return line;
+  };
+
+  const read = async (answer, line) => {
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "", text = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) {
+        const name = /^event: (\w+)$/m.exec(part), data = /^data: (.*)$/m.exec(part);
+        if (!data) continue;
+        const content = JSON.parse(data[1]).text || "";
+        if (name && name[1] === "failed") { show("failed", content); return null; }
+        text += content;
+        line.textContent = text;
+      }
+    }
+    return text;
+  };
+
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const field = form.elements.message, chosen = form.elements.service.selectedOptions[0];
+    const button = form.querySelector("button");
+    messages.push({ role: "user", content: field.value });
+    show("user", field.value);
+    field.value = "";
+    button.disabled = true;
+    try {
+      const answer = await fetch(form.action, {
+        method: "POST",
+        headers: { "Content-Type": "application/json", "X-Form-Token": form.elements.token.value },
+        body: JSON.stringify({ ...chosen.dataset, messages }),
+      });
+      if (!answer.ok) throw new Error(`the console answered ${answer.status}`);
+      const text = await read(answer, show("assistant", "…"));
+      if (text === null) messages.pop();
+      else messages.push({ role: "assistant", content: text });
+    } catch (error) {
+      messages.pop();
+      show("failed", String(error.message || error));
+    }
+    button.disabled = false;
+    field.focus();
+  });
+
+  document.getElementById("clear").addEventListener("click", () => {
+    messages = [];
+    conversation.replaceChildren();
+  });
+}

@@ -1,0 +1,88 @@
+"""The web console in front of a real API server, as a process: what it shows, and what its forms write."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from http.cookiejar import CookieJar
+from pathlib import Path
+
+import pytest
+
+from automation.places.cluster import ClusterPlace
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support import controlplane, previews
+
+
+@pytest.fixture
+def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
+    previews.install_crds(api)
+    return KubeClient.from_kubeconfig(str(kubeconfig))
+
+
+@pytest.fixture
+def link(kubeconfig: Path) -> Iterator[str]:
+    argv = [sys.executable, "-m", "automation.cli", "console", "--port", "0", "--kubeconfig", str(kubeconfig)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found is not None
+        yield found[0]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_a_service_is_shown_scaled_and_approved(link: str, client: KubeClient, namespace: str) -> None:
+    place = ClusterPlace(client, title="cluster test", default_namespace=namespace)
+    place.apply([previews.model_cr(source="https://example.com/base.gguf"), previews.service_cr(replicas=1)])
+    made = client.get(kinds.INFERENCE_SERVICES, namespace, "chat")
+    pending = {"digest": "abc123", "summary": "1 to change", "changes": ["Deployment chat: replicas 1 to 2"]}
+    client.patch(
+        kinds.INFERENCE_SERVICES, namespace, "chat", {"status": {"pendingChange": pending}}, subresource="status"
+    )
+    event = {
+        "metadata": {"name": "chat.1"},
+        "involvedObject": {
+            "kind": "InferenceService",
+            "name": "chat",
+            "uid": made["metadata"]["uid"],
+            "namespace": namespace,
+        },
+        "reason": "Applied",
+        "message": "2 objects & more",
+        "lastTimestamp": "2026-11-01T00:00:00Z",
+    }
+    client.request("POST", f"/api/v1/namespaces/{namespace}/events", body=event)
+
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+    assert "chat" in browser.open(link).read().decode()
+    base = link.partition("/open")[0]
+    page = f"{base}/services/{namespace}/chat"
+    text = browser.open(page).read().decode()
+    assert "2 objects &amp; more" in text
+    assert "Deployment chat: replicas 1 to 2" in text
+    token = re.findall(r'name="token" value="([0-9a-f]+)"', text)[0]
+
+    def post(action: str, **fields: str) -> None:
+        data = urllib.parse.urlencode({"token": token, **fields}).encode()
+        browser.open(urllib.request.Request(f"{page}/{action}", data=data))
+
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        post("approve", digest="another")
+    assert refused.value.code == 422
+    post("approve", digest="abc123")
+    post("scale", replicas="3")
+    now = client.get(kinds.INFERENCE_SERVICES, namespace, "chat")
+    assert now["metadata"]["annotations"]["herdsman.dev/approved"] == "abc123"
+    assert now["spec"]["replicas"] == 3
+    for other in ("/hosts", "/models", "/catalog", "/queue", "/playground"):
+        assert browser.open(f"{base}{other}").status == 200

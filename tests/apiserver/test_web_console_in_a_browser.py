@@ -1,0 +1,108 @@
+"""The web console in a real browser: every page, its scripts, its contrast in both colour schemes, and its forms."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from automation.places.cluster import ClusterPlace
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from tests.support import controlplane, needs, previews
+from tests.support.browser import Browser, browser
+
+PAGES = ("Services", "Queue", "Hosts", "Models", "Catalog", "Playground")
+# WCAG 2.1, success criterion 1.4.3: text has a contrast of at least 4.5 with its background.
+LOW_CONTRAST = """(() => {
+  const numbers = text => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = element => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = numbers(getComputedStyle(one).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll("body *")].filter(element =>
+    [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()) && element.offsetParent
+  ).map(element => {
+    const pair = [light(numbers(getComputedStyle(element).color)), light(ground(element))].sort((a, b) => b - a);
+    return [element.tagName + " " + element.textContent.slice(0, 40), (pair[0] + 0.05) / (pair[1] + 0.05)];
+  }).filter(([, ratio]) => ratio < 4.5);
+})()"""
+UNLABELLED = """[...document.querySelectorAll("input:not([type=hidden]), select, textarea")]
+  .filter(field => !field.labels.length && !field.ariaLabel).map(field => field.outerHTML)"""
+
+LINKS = "[...document.querySelectorAll('header nav a')]"
+LOADED = "document.readyState === 'complete'"
+FIELD = "document.querySelector('#replicas')"
+
+
+@pytest.fixture
+def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
+    previews.install_crds(api)
+    return KubeClient.from_kubeconfig(str(kubeconfig))
+
+
+@pytest.fixture
+def link(kubeconfig: Path) -> Iterator[str]:
+    argv = [sys.executable, "-m", "automation.cli", "console", "--port", "0", "--kubeconfig", str(kubeconfig)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found is not None
+        yield found[0]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+async def looked_at(page: Browser) -> None:
+    for scheme in ("light", "dark"):
+        await page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        assert await page.run(LOW_CONTRAST) == []
+    assert await page.run(UNLABELLED) == []
+    assert await page.run("document.querySelectorAll('h1').length") == 1
+
+
+def test_every_page_works_in_a_browser(link: str, client: KubeClient, namespace: str, tmp_path: Path) -> None:
+    needs.require("chromium")
+    place = ClusterPlace(client, title="cluster test", default_namespace=namespace)
+    place.apply([previews.model_cr(source="https://example.com/base.gguf"), previews.service_cr(replicas=1)])
+
+    async def visit() -> None:
+        async with browser(tmp_path) as page:
+            await page.go(link)
+            assert await page.run("document.querySelector('h1').textContent") == "Services"
+            for name in PAGES:
+                await page.run(f"{LINKS}.find(link => link.textContent === '{name}').click()")
+                await page.until(f"{LOADED} && document.querySelector('h1').textContent === '{name}'")
+                await looked_at(page)
+
+            await page.go(link.partition("/open")[0])
+            await page.run(f"document.querySelector('a[href=\"/services/{namespace}/chat\"]').click()")
+            await page.until(f"{LOADED} && {FIELD}")
+            await looked_at(page)
+            assert await page.run(f"{FIELD}.value") == "1"
+            await page.run(f"{FIELD}.value = 2; {FIELD}.form.submit(); window.kept = true")
+            await page.until(f"{LOADED} && !window.kept && {FIELD}?.value === '2'")
+
+            # The content follows the cluster, without a load of the page.
+            await page.go(link.partition("/open")[0])
+            await page.run("window.kept = true")
+            await asyncio.to_thread(place.apply, [previews.service_cr("second")])
+            await page.until("document.body.innerText.includes('second') && window.kept")
+            assert page.faults == []
+
+    asyncio.run(visit())
+    assert client.get(kinds.INFERENCE_SERVICES, namespace, "chat")["spec"]["replicas"] == 2
