@@ -95,6 +95,8 @@ class Controller:
             self.actor.act(key, cr, services.patches(key, cr), now=now)
 
         review = self.reviewer.review(key, cr, desired, observed, now=now)
+        may_change = review.rendered is not None and review.problem is None and review.quota is None
+        self.actor.sleep.turns.set_changeable(key, may_change)
         reservations = decide_reservations(desired, review.claim, admitted=review.quota is None)
         if self.actor.act(key, cr, reservations, now=now).outdated:
             self.requeue(key, 0.0)

@@ -51,7 +51,7 @@ def engine_workloads(desired: DesiredService, options: RenderOptions) -> Workloa
         logical_part="deployment",
         name=name,
         labels=workload_labels(desired),
-        annotations={naming.ANNOTATION_ASLEEP: str(desired.replicas)} if options.asleep else {},
+        annotations=_sleep_marks(desired, options),
         selector=labels,
         template=pod_template(desired, options, files),
         replicas=desired.replicas,
@@ -69,6 +69,13 @@ def engine_workloads(desired: DesiredService, options: RenderOptions) -> Workloa
         objective=objective,
         uses_cache_claim=files.uses_cache_claim,
     )
+
+
+def _sleep_marks(desired: DesiredService, options: RenderOptions) -> dict[str, str]:
+    if not options.asleep:
+        return {}
+    pool = {naming.ANNOTATION_POOL: options.pool} if options.pool else {}
+    return {naming.ANNOTATION_ASLEEP: str(desired.replicas), **pool}
 
 
 def is_stopped(desired: DesiredService) -> bool:

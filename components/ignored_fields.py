@@ -30,6 +30,7 @@ _PROTECTED: tuple[Path, ...] = (
     ("metadata", "annotations", naming.ANNOTATION_UNCOUNTED),
     ("metadata", "annotations", naming.ANNOTATION_ASKED_REPLICAS),
     ("metadata", "annotations", naming.ANNOTATION_ASLEEP),
+    ("metadata", "annotations", naming.ANNOTATION_POOL),
 )
 """The loop finds its objects by these fields, and stores in them what it applied."""
 

@@ -43,6 +43,9 @@ ANNOTATION_ASKED_REPLICAS = "herdsman.dev/asked-replicas"
 Herdsman sets the number of replicas again."""
 ANNOTATION_ASLEEP = "herdsman.dev/asleep"
 """On a Deployment without replicas because the service is idle: the service's `replicas` at that time."""
+ANNOTATION_POOL = "herdsman.dev/waits-in-pool"
+"""On a Deployment with the annotation above: the ModelPool in which the service waits for its turn. The service sleeps
+on when the pool is deleted."""
 ANNOTATION_FLEET = "herdsman.dev/fleet"
 """On an object of a static fleet: the fleet's `project/stack`. No other fleet or loop changes or deletes the object.
 The value is `FLEET_TO_COME` between `herdsman fleet take` and the fleet's first `pulumi up`."""

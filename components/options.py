@@ -31,6 +31,8 @@ class RenderOptions(FrozenModel):
     them."""
     asleep: bool = False
     """True: the service is idle and gets no replica until the next request."""
+    pool: str = ""
+    """The ModelPool in which a service that is `asleep` waits for its turn; empty for none."""
     installed: frozenset[str] | None = None
     """Kinds of optional extensions that the cluster serves now, as `group/version/Kind`
     (`keda.sh/v1alpha1/ScaledObject`). Objects of other optional kinds are not rendered. None: there is no cluster to

@@ -72,6 +72,7 @@ INFERENCE_SERVICES = Kind("inference.llmkube.dev/v1alpha1", "InferenceService", 
 HOST_PROCESSES = Kind("herdsman.dev/v1alpha1", "HostProcess", "hostprocesses", True)
 HOSTS = Kind("herdsman.dev/v1alpha1", "Host", "hosts", False)
 GPU_QUOTAS = Kind("inference.llmkube.dev/v1alpha1", "GPUQuota", "gpuquotas", True)
+MODEL_POOLS = Kind("inference.llmkube.dev/v1alpha1", "ModelPool", "modelpools", True)
 MODEL_ROUTERS = Kind("inference.llmkube.dev/v1alpha1", "ModelRouter", "modelrouters", True)
 LORA_ADAPTERS = Kind("inference.llmkube.dev/v1alpha1", "LoRAAdapter", "loraadapters", True)
 JOBS = Kind("batch/v1", "Job", "jobs", True)
@@ -133,6 +134,7 @@ WELL_KNOWN = (
     HOST_PROCESSES,
     HOSTS,
     GPU_QUOTAS,
+    MODEL_POOLS,
     MODEL_ROUTERS,
     LORA_ADAPTERS,
     JOBS,

@@ -54,6 +54,9 @@ class ClusterCache:
         """Called with each change of a pod of an InferenceService, in the informer's thread."""
         self.on_router_input: Callable[[], None] = lambda: None
         """Called after each change of a ModelRouter or of an InferenceService, in the informer's thread."""
+        self.on_pool_input: Callable[[str], None] = lambda _namespace: None
+        """Called with the namespace after each change of a ModelPool, and of an InferenceService with its Deployment
+        and pods, in the informer's thread."""
         self.on_adapter_input: Callable[[], None] = lambda: None
         """Called after each change of a LoRAAdapter, of an InferenceService or of a pod of one, in the informer's
         thread.
@@ -129,6 +132,7 @@ class ClusterCache:
             kinds.MODEL_ROUTERS: functools.partial(
                 informer, kinds.MODEL_ROUTERS, trim.custom_resource, lambda _old, _new: self.on_router_input()
             ),
+            kinds.MODEL_POOLS: functools.partial(informer, kinds.MODEL_POOLS, trim.custom_resource, self._pool_changed),
             kinds.LORA_ADAPTERS: functools.partial(
                 informer, kinds.LORA_ADAPTERS, trim.custom_resource, lambda _old, _new: self.on_adapter_input()
             ),
@@ -294,6 +298,8 @@ class ClusterCache:
                 self.scheduling.pod_changed(key, new, name=name)
                 self.on_pod(old, new)
                 self.on_adapter_input()
+        if kind in (kinds.INFERENCE_SERVICES, kinds.DEPLOYMENTS, kinds.PODS):
+            self.on_pool_input(namespace)
 
     def _inference_service_changed(self, key: ServiceKey, old: Json | None, new: Json | None) -> None:
         self.llmkube.index.service_changed(old, new)
@@ -360,6 +366,7 @@ class ClusterCache:
         if before["annotations"] != new["annotations"]:
             for model in self.models.list(name):
                 self._enqueue_model(name, model["metadata"]["name"])
+            self.on_pool_input(name)
         if any(before[field] != new[field] for field in ("labels", "annotations", "terminating")):
             for cache in self.caches.values():
                 cache.enqueue_namespace(name)
@@ -378,6 +385,9 @@ class ClusterCache:
             last = status.get("lastDenial") or {}
             denial = Denial(last.get("service", ""), last.get("message", ""), last["time"]) if "time" in last else None
             self.quotas.restore_tally(name, denials=int(status.get("admissionDenials") or 0), last_denial=denial)
+
+    def _pool_changed(self, old: Json | None, new: Json | None) -> None:
+        self.on_pool_input((new or old or {})["metadata"]["namespace"])
 
     def _apis_changed(self, changed: frozenset[Kind]) -> None:
         if kinds.GPU_QUOTAS in changed:

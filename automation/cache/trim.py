@@ -51,6 +51,7 @@ _ANNOTATIONS = (
     naming.ANNOTATION_ASLEEP,
     naming.ANNOTATION_DO_NOT_DISRUPT,
     naming.ANNOTATION_KEPT_TEMPLATE,
+    naming.ANNOTATION_POOL,
     naming.ANNOTATION_TEMPLATE_HASH,
 )
 LABEL_COMPONENT = "app.kubernetes.io/component"

@@ -51,7 +51,7 @@ LOOP = (
         LLMKUBE,
         (
             *("models/status", "inferenceservices/status", "gpuquotas/status", "modelrouters/status"),
-            "loraadapters/status",
+            *("modelpools/status", "loraadapters/status"),
         ),
         ("patch",),
     ),
@@ -61,7 +61,7 @@ LOOP = (
         ("update",),
         OWNING,
     ),
-    Permission(LLMKUBE, ("gpuquotas", "modelrouters"), FOLLOW),
+    Permission(LLMKUBE, ("gpuquotas", "modelrouters", "modelpools"), FOLLOW),
     Permission(
         LLMKUBE,
         ("loraadapters",),
@@ -299,13 +299,18 @@ AGENT_LEASES = (Permission("coordination.k8s.io", ("leases",), ("get", "create",
 
 _WRITE = ("create", "update", "patch", "delete")
 USER_VIEW = (
-    Permission(LLMKUBE, ("models", "inferenceservices", "gpuquotas", "modelrouters", "loraadapters"), READ),
+    Permission(
+        LLMKUBE, ("models", "inferenceservices", "gpuquotas", "modelrouters", "modelpools", "loraadapters"), READ
+    ),
     Permission(OURS, ("hostprocesses",), READ),
     Permission(OURS, ("hosts",), READ, "Cluster-scoped: has an effect only with a ClusterRoleBinding."),
 )
 """For a person who looks at services: Herdsman's kinds, besides Kubernetes' role `view`."""
 
-USER_EDIT = (*USER_VIEW, Permission(LLMKUBE, ("models", "inferenceservices", "modelrouters", "loraadapters"), _WRITE))
+USER_EDIT = (
+    *USER_VIEW,
+    Permission(LLMKUBE, ("models", "inferenceservices", "modelrouters", "modelpools", "loraadapters"), _WRITE),
+)
 """For a person who writes services: Herdsman's kinds, besides Kubernetes' role `edit`."""
 
 _KSERVE_KINDS = ("llminferenceservices", "llminferenceserviceconfigs")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from automation.cache.owners import process_selector_of, selector_of, service_of
@@ -19,11 +20,13 @@ from kubeapi.discovery import served
 from kubeapi.errors import ApiError, Forbidden, NotFound, Unauthorized, Unreachable
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from program.desired.errors import SpecInvalid
 from program.desired.keys import ServiceKey
 from program.dialects.registry import DIALECTS, LLMKUBE
 
 if TYPE_CHECKING:
     from automation.hosts.registry import HostRegistry
+    from automation.serving.turns.members import AgedPool
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -52,6 +55,7 @@ class Live:
         self._claims: set[tuple[str, str]] = set()
         self._namespaces: dict[str, Json] = {}
         self._registry: HostRegistry | None = None
+        self._pools: dict[str, tuple[AgedPool, ...]] = {}
         self.installed: frozenset[str] = frozenset()
         """Extensions that are served, as `RenderOptions.installed` names them."""
         self.notes: dict[str, None] = {}
@@ -232,6 +236,25 @@ class Live:
         if self._registry is None:
             self._registry = self._read_hosts()
         return self._registry
+
+    def pools(self, namespace: str) -> tuple[AgedPool, ...]:
+        """Return the valid ModelPools of a namespace; read at the first call."""
+        if namespace not in self._pools:
+            self._pools[namespace] = tuple(self._read_pools(namespace))
+        return self._pools[namespace]
+
+    def _read_pools(self, namespace: str) -> Iterator[AgedPool]:
+        from automation.serving.turns.members import AgedPool
+        from program.dialects.llmkube.parse.pool import pool_of
+
+        try:
+            for cr in self._list(kinds.MODEL_POOLS, namespace):
+                with suppress(SpecInvalid):
+                    yield AgedPool(pool_of(cr), str(cr["metadata"].get("creationTimestamp", "")))
+        except Forbidden as error:
+            self.notes[f"may not list modelpools, so the preview does not know them: {error.message}"] = None
+        except NotFound:
+            return  # its CRD is not there
 
     def _read_hosts(self) -> HostRegistry:
         from automation.cache import trim

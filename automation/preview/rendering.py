@@ -14,7 +14,7 @@ from automation.preview.consequences import kept_fields
 from automation.preview.live import Live
 from automation.preview.lookup import PreviewLookup
 from automation.reconcile.plan import ObjectName
-from automation.serving.scaling import scaled_elsewhere
+from automation.serving.scaling import pool_mark, scaled_elsewhere
 from automation.status.ownership import written_by_another
 from components import naming
 from components.engine_workloads import is_stopped
@@ -27,7 +27,7 @@ from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, ANNOTATION_MODE, ServiceKey
 from program.desired.replicas import with_replicas
 from program.desired.service import DesiredService
-from program.dialects.registry import DIALECTS, dialect_named, key_of
+from program.dialects.registry import DIALECTS, LLMKUBE, dialect_named, key_of
 from program.dialects.status.conditions import is_asleep
 
 _SETS = ("Deployment", "LeaderWorkerSet")
@@ -88,7 +88,7 @@ def render_subject(subject: Subject, live: Live, *, options: RenderOptions) -> R
     try:
         desired = parsed.desired
         if desired.host_placement is not None:
-            desired = _place(desired, cr, live, notes)
+            desired = _place(_in_pool(desired, live), cr, live, notes)
         desired = _as_scaled(subject, desired, live)
         options = options.model_copy(update=_facts(desired, live, options))
         rendered = render(desired, options)
@@ -147,6 +147,7 @@ def _facts(desired: DesiredService, live: Live, options: RenderOptions) -> dict[
         "claim_exists": live.claim_exists(desired.key, options.claim_mode),
         "scaled_elsewhere": scaled_elsewhere(desired, deployment),
         "asleep": _is_asleep(desired, deployment),
+        "pool": pool_mark(deployment) if desired.by_requests is None else "",
         "installed": live.installed,
     }
 
@@ -177,9 +178,20 @@ def _place(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> D
     return settled
 
 
+def _in_pool(desired: DesiredService, live: Live) -> DesiredService:
+    """Return a service on hosts with its ModelPool as its model group, as the loop does."""
+    from automation.serving.turns.host_groups import pool_of, with_group
+
+    key = desired.key
+    pool = pool_of(key.name, live.pools(key.namespace)) if key.dialect == LLMKUBE else None
+    return desired if pool is None else with_group(desired, pool)
+
+
 def _is_asleep(desired: DesiredService, deployment: Json | None) -> bool:
     """Return whether the loop has put the service to sleep, and no client has changed its replicas since."""
-    if desired.sleep is None or desired.host_placement is not None or deployment is None or is_stopped(desired):
+    if desired.host_placement is not None or deployment is None or is_stopped(desired):
+        return False
+    if desired.sleep is None and not pool_mark(deployment):
         return False
     mark = deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASLEEP)
     return bool(mark == str(desired.replicas) and deployment["spec"]["replicas"] == 0)

@@ -15,7 +15,7 @@ from automation.hosts.registry import HostProposal
 from automation.reconcile.node_paths import check_node_paths
 from automation.reconcile.observe import Observed
 from automation.serving.request_scaling import RequestScaler
-from automation.serving.scaling import scaled_elsewhere
+from automation.serving.scaling import pool_mark, scaled_elsewhere
 from automation.serving.sleep import SleepController
 from automation.serving.sleep_rule import State, hosted_sleep, sleeping_replicas
 from components import naming
@@ -44,6 +44,8 @@ class Desired:
     """Whether changes are made, wait for approval, or are not made."""
     sleep: State = ""
     """`asleep`: the service is unused and rendered without replicas. `waking`: it starts again. Empty: neither."""
+    pool: str = ""
+    """The ModelPool in which the service waits for its turn while it is `asleep`; empty for none."""
     problem: Problem | None = None
     unsupported: tuple[Problem, ...] = ()
     retry_after_s: float | None = None
@@ -80,7 +82,7 @@ class Desirer:
                 may_change=mode == "Apply",
                 by_agent=self._has_agent(observed),
             )
-            wanted = parsed.desired
+            wanted = self.sleep.turns.with_group(parsed.desired)
             if scaled is not None:
                 # A service that sleeps keeps its hosts.
                 wanted = with_replicas(wanted, max(1, scaled.replicas))
@@ -88,12 +90,16 @@ class Desirer:
             service = registry.with_hosts(wanted, hosts)
             if scaled is not None and not scaled.replicas:
                 service = with_replicas(service, 0)
-            sleep = (scaled.sleep if scaled is not None else "") or self._sleep_state(key, service, observed, mode)
+            # Also for a service that is scaled by requests, so that one that was a member of a pool loses its grant.
+            state = self._sleep_state(key, service, observed, mode)
+            sleep = (scaled.sleep if scaled is not None else "") or state
+            pool = self._pool(key, service, observed, mode)
             options = options.model_copy(
                 update={
                     "claim_exists": self._claim_exists(key, observed, options),
                     "scaled_elsewhere": scaled_elsewhere(service, observed.deployment),
                     "asleep": sleep == "asleep",
+                    "pool": pool,
                 }
             )
             return Desired(
@@ -102,6 +108,7 @@ class Desirer:
                 hosts=hosts,
                 mode=mode,
                 sleep=sleep,
+                pool=pool,
                 unsupported=(
                     *parsed.unsupported,
                     *unsupported_by_cluster(service, options),
@@ -127,6 +134,13 @@ class Desirer:
             # The service stays asleep or awake, as it is.
             state = "asleep" if sleeping_replicas(observed.deployment) is not None else ""
         return state or hosted_sleep(service, observed)
+
+    def _pool(self, key: ServiceKey, service: DesiredService, observed: Observed, mode: Mode) -> str:
+        """Return the pool in which a sleeping service waits; empty for none."""
+        if service.by_requests is not None and service.host_placement is None:
+            # It is no member any more. The mark of its last sleep may still be there.
+            return ""
+        return self.sleep.pool(key, observed) if mode == "Apply" else pool_mark(observed.deployment)
 
     def _has_agent(self, observed: Observed) -> bool:
         """Return whether an agent runs a process of the service."""

@@ -100,6 +100,7 @@ class Reporter:
             "advice": review.advice,
             "pending": self.approval.modes.pending(key),
             "sleep": found.desired.sleep,
+            "pool": found.desired.pool,
             "memory": memory_facts(service, observed),
             "acceleration": self.checks.acceleration(key, found.cr, service, observed),
         }

@@ -179,6 +179,40 @@ MODEL_ROUTER = (
         ("AllFieldsHonoured", "FieldsNotHonoured"),
     ),
 )
+MODEL_POOL = (
+    ConditionType(
+        Type.READY,
+        "True: a member has its turn, or the next request starts one. `ProxyUnavailable`, `Paused` and `SpecInvalid`: "
+        "the pool starts and stops no member.",
+        (
+            *("TakingTurns", "WaitsForRequests", "MemberFailing", "NoMembers"),
+            *("Paused", "ProxyUnavailable", "SpecInvalid"),
+        ),
+    ),
+    ConditionType(
+        "SlotAllocated",
+        "True: a member has the GPUs. `Swapping`: the next member starts when the pods of the last one are gone.",
+        ("Resident", "Swapping", "Free"),
+    ),
+    ConditionType(
+        "MembersValid",
+        "False: the message names the members that take no turns, each with the cause. The other members take turns.",
+        (
+            *("AllResolved", "MissingMembers", "DefaultNotAMember", "InAnotherPool", "InModelGroup"),
+            *("MemberAutoscaled", "MemberNotFound", "NotManaged"),
+        ),
+    ),
+    ConditionType(
+        "SwapDeferred",
+        "True: requests wait for a member that cannot start yet. The reason names what it waits for.",
+        ("NotDeferred", "MinimumTurn", "MemberStarting", "MemberFrozen", "PodsRemain"),
+    ),
+    ConditionType(
+        "MetalSupported",
+        "Always True. `ModelGroup`: the message names the members that run on hosts.",
+        ("KubernetesGPU", "ModelGroup"),
+    ),
+)
 _OF_ADAPTER = ("[the list](#reasons-of-a-loraadapter)",)
 LORA_ADAPTER = (
     *(each._replace(reasons=_OF_ADAPTER) for each in _KSTATUS),
@@ -289,6 +323,7 @@ KINDS = {
     "Model": MODEL,
     "GPUQuota": GPU_QUOTA,
     "ModelRouter": MODEL_ROUTER,
+    "ModelPool": MODEL_POOL,
     "LoRAAdapter": LORA_ADAPTER,
     "Host": HOST,
     EVERY_SERVICE: (*_KSTATUS, *_COMMON_OF_DIALECTS),

@@ -30,6 +30,7 @@ _GUIDES = {
     "guide for each task.",
     "GPUQuota": "[gpus.md](../../how-to/gpus.md#limit-the-gpus-of-a-team) describes how to use a quota.",
     "ModelRouter": "[model-router.md](../../how-to/model-router.md) describes how to use a router.",
+    "ModelPool": "[model-pools.md](../../how-to/model-pools.md) describes how to use a pool.",
     "LoRAAdapter": "[lora-adapters.md](../../how-to/lora-adapters.md) describes how to use an adapter.",
     "HostProcess": "Herdsman writes the spec and the agent writes the status. Users only read them.",
     "Host": "[host-settings.md](../../how-to/host-settings.md) describes how to configure a host.",

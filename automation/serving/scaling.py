@@ -31,3 +31,8 @@ def scaled_elsewhere(desired: DesiredService, deployment: Json | None) -> bool:
         # without this annotation made the Deployment.
         return scaled_by not in AUTOSCALING_MANAGERS
     return bool(asked == str(desired.replicas))
+
+
+def pool_mark(deployment: Json | None) -> str:
+    """Return the pool in which a sleeping service waits for its turn, by the mark on its Deployment; empty for none."""
+    return str(deployment["metadata"]["annotations"].get(naming.ANNOTATION_POOL, "")) if deployment is not None else ""

@@ -17,6 +17,7 @@ from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
+from program.dialects.status.conditions import START_FAILURES
 from program.runtimes import runtime_for
 from program.runtimes.base import ProgressMetrics
 
@@ -133,3 +134,12 @@ def follow_quiet(before: Quiet | None, readings: dict[str, Activity] | None) -> 
 def quiet_for_s(quiet: Quiet, readings: dict[str, Activity]) -> float:
     """Return how long the service certainly did not work: up to the oldest of the last readings."""
     return min(reading.at for reading in readings.values()) - quiet.since
+
+
+def start_failure(cr: Json) -> str:
+    """Return why the replicas do not start, by the status; empty while they may."""
+    conditions = {c["type"]: c for c in (cr.get("status") or {}).get("conditions") or ()}
+    ready = conditions.get("Ready") or {}
+    if ready.get("reason") not in START_FAILURES:
+        return ""
+    return f"{ready['reason']}: {ready.get('message', '')}"[:300]

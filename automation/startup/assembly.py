@@ -47,6 +47,7 @@ from automation.serving.adapters.controller import LoraAdapters
 from automation.serving.checks import Checks
 from automation.serving.request_scaling import RequestScaler
 from automation.serving.sleep import SleepController
+from automation.serving.turns.pools import ModelPools
 from automation.serving.wake import own_address
 from automation.settings import Settings
 from automation.startup.controller import make_controller
@@ -187,9 +188,18 @@ def assemble(
     )
     checks = Checks(client, settings=settings, metrics=metrics, requeue=services.add_after)
     stack.callback(checks.close)
-    sleep = SleepController(
-        client, address=settings.proxy_address or own_address(client.server), requeue=services.add_after
+    address = settings.proxy_address or own_address(client.server)
+    pools = ModelPools(
+        client,
+        cluster,
+        address=address,
+        requeue=services.add_after,
+        record=recorder.record,
+        on_written=metrics.on_pool_status,
+        on_gone=metrics.drop_pool,
+        shard=shard,
     )
+    sleep = SleepController(client, address=address, requeue=services.add_after, turns=pools)
     stack.callback(sleep.close)
     requests = RequestScaler(client, requeue=services.add_after)
     stack.callback(requests.close)
@@ -245,6 +255,7 @@ def assemble(
         configs.start()
         routers.start()
         stack.callback(routers.stop)
+        pools.start()
         adapters.start()
         stack.callback(adapters.stop)
 
@@ -256,6 +267,7 @@ def assemble(
             quotas.request_report()
             configs.ask_all()
             routers.request_report()
+            pools.request_report()
             adapters.request_pass()
 
         resync = Resync(again, every_s=settings.resync_s)

@@ -84,6 +84,12 @@ class Metrics:
             ["namespace", "model"],
             registry=self.registry,
         )
+        self.pool_turns = Counter(
+            "herdsman_model_pool_turns",
+            "Turns that members of a ModelPool began",
+            ["namespace", "pool"],
+            registry=self.registry,
+        )
         self.informer_relists = Counter(
             "herdsman_informer_relists", "Lists of all objects of a kind, by kind", ["kind"], registry=self.registry
         )
@@ -148,6 +154,17 @@ class Metrics:
         """Drop the series of a model."""
         with suppress(KeyError):
             self.download_bytes.remove(namespace, name)
+
+    def drop_pool(self, namespace: str, name: str) -> None:
+        """Drop the series of a ModelPool."""
+        with suppress(KeyError):
+            self.pool_turns.remove(namespace, name)
+
+    def on_pool_status(self, cr: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+        """Count a turn that began; fits `StatusWriter(on_written=…)`."""
+        resident = status.get("residentMember")
+        if resident and resident != (cr.get("status") or {}).get("residentMember"):
+            self.pool_turns.labels(cr["metadata"]["namespace"], cr["metadata"]["name"]).inc()
 
     def on_service_status(self, cr: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         """Observe how long a service took to become ready; fits `StatusWriter(on_written=…)`."""

@@ -267,6 +267,8 @@ class ServiceFacts(FrozenModel):
     """Preemptions: services that lost their place to this one, or that took its place, with the priorities."""
     sleep: Literal["", "asleep", "waking"] = ""
     """`asleep`: idle, and no replica runs. `waking`: the first request has arrived. Both accept requests."""
+    pool: str = ""
+    """The ModelPool in which a service that is `asleep` waits for its turn; empty for none."""
     pending: PendingChange | None = None
     """The change that mode Preview or Paused holds back; None if there is none."""
     advice: tuple[Problem, ...] = ()

@@ -338,6 +338,7 @@ def test_status_is_a_subresource_with_conditions_merged_by_type(crds: controlpla
         ("inferenceservices", ["Name", "Phase", "Model", "Replicas", "Reason", "Queue", "Priority", "Endpoint", "Age"]),
         ("models", ["Name", "Phase", "Size", "Accelerator", "Arch", "Age"]),
         ("modelrouters", ["Name", "Phase", "Rules", "Endpoint", "Age"]),
+        ("modelpools", ["Name", "Phase", "Resident", "Pending", "Age"]),
         ("loraadapters", ["Name", "Service", "Adapter", "Phase", "Loaded", "Replicas", "Path", "Age"]),
         ("gpuquotas", ["Name", "GPU Count", "Used GPUs", "Used Memory", "Denials", "Age"]),
     ],

@@ -16,6 +16,7 @@ COLLECTIONS = {
     "Model": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/models",
     "GPUQuota": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/gpuquotas",
     "ModelRouter": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/modelrouters",
+    "ModelPool": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/modelpools",
     "LoRAAdapter": "/apis/inference.llmkube.dev/v1alpha1/namespaces/default/loraadapters",
     "Host": "/apis/herdsman.dev/v1alpha1/hosts",
 }

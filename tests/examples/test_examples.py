@@ -22,7 +22,9 @@ from tests.support.loop import LoopProcess, deployed, eventually, find, install_
 from tools.localcluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if re.match(r"\d\d-(?!kserve-|llmaz-)", path.name))
+EXAMPLES = sorted(
+    path for path in (ROOT / "examples").iterdir() if re.match(r"\d\d-(?!kserve-|llmaz-)|model-pool$", path.name)
+)
 """The examples for LLMKube's API. `test_dialect_examples` tests the others."""
 ON_HOSTS = {"01-first-service", "05-mac-host", "06-linux-host", "07-ssh-host", "08-mixed-fleet", "09-static-fleet"}
 """`test_host_examples` and `test_static_fleet_example` make these with real hosts, and the demo makes the first."""
@@ -52,7 +54,7 @@ def loop(
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_says_what_it_is(example: Path) -> None:
     assert (example / "README.md").read_text().startswith("# ")
-    assert {doc["kind"] for doc in documents(example)} - {"Host"} == {"Model", "InferenceService"}
+    assert {doc["kind"] for doc in documents(example)} - {"Host", "ModelPool"} == {"Model", "InferenceService"}
 
 
 @pytest.mark.parametrize("example", IN_PODS, ids=lambda path: path.name)

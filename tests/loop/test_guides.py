@@ -272,6 +272,7 @@ def test_kubectl_works_as_in_the_guides(shell: Shell, chat: KubeClient) -> None:
     shell.run("kubectl -n kserve scale deployment llmisvc-controller-manager --replicas 0")
     shell.run("kubectl -n kserve rollout restart deployment llmisvc-controller-manager")
     shell.run("kubectl -n kserve get pods")
+    shell.run("kubectl -n herdsman-gateways get leases -o yaml")
     shell.run("herdsman crds > crds.yaml")
     shell.run("kubectl apply --server-side --force-conflicts -f crds.yaml")
     shell.run("echo key > id_ed25519")

@@ -80,7 +80,7 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
 
 
 def life(client: KubeClient) -> None:
-    """Create services in pods and on a host, a quota, a router, an adapter and a prefetched Model; edit and delete the
+    """Create services in pods and on a host, a quota, a router, a pool, an adapter and Models; edit and delete the
     services.
     """
     for document in priority_classes():
@@ -91,6 +91,9 @@ def life(client: KubeClient) -> None:
     router = {"apiVersion": kinds.MODEL_ROUTERS.api_version, "kind": "ModelRouter", "metadata": {"name": "router"}}
     backends = [{"name": "full", "inferenceServiceRef": {"name": "full"}}]
     client.create(kinds.MODEL_ROUTERS, NAMESPACE, {**router, "spec": {"backends": backends}})
+    pool = {"apiVersion": kinds.MODEL_POOLS.api_version, "kind": "ModelPool", "metadata": {"name": "pool"}}
+    members = [{"inferenceServiceRef": {"name": "full"}}]
+    client.create(kinds.MODEL_POOLS, NAMESPACE, {**pool, "spec": {"members": members}})
     _host(client, "studio")
 
     model(client, NAMESPACE, source="https://models.example/m.gguf")
@@ -113,6 +116,7 @@ def life(client: KubeClient) -> None:
     eventually(
         lambda: client.get(kinds.MODEL_ROUTERS, NAMESPACE, "router").get("status"), what="the status of the router"
     )
+    eventually(lambda: client.get(kinds.MODEL_POOLS, NAMESPACE, "pool").get("status"), what="the status of the pool")
     settled(client, NAMESPACE, "full")
     service(client, NAMESPACE, "hosted", annotations={"herdsman.dev/host-selector": "fleet=life"})
     eventually(lambda: client.list(kinds.HOST_PROCESSES, NAMESPACE)["items"], what="a process on the host")

@@ -1,8 +1,8 @@
 """Reads the YAML examples of the guides, and finds the fields, settings and annotations that they name.
 
 An example is a fenced block `yaml`. Its documents are custom resources, or parts of them: a document that has only
-`metadata` or `spec` is completed. Its kind is the first of InferenceService, Model, Host, GPUQuota, ModelRouter and
-LoRAAdapter that has all of its fields. `tests/unit/test_guides.py` calls this.
+`metadata` or `spec` is completed. Its kind is the first of InferenceService, Model, Host, GPUQuota, ModelRouter,
+ModelPool and LoRAAdapter that has all of its fields. `tests/unit/test_guides.py` calls this.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from program.dialects.crds.schema import CrdModel
 from program.dialects.hosts.schema import HostSpec
 from program.dialects.llmkube.parse.adapter import adapter_of
 from program.dialects.llmkube.parse.model import model_of
+from program.dialects.llmkube.parse.pool import pool_of
 from program.dialects.llmkube.parse.router import router_of
 from program.dialects.llmkube.parse.router import unsupported_fields as unsupported_by_gateway
 from program.dialects.llmkube.parse.service import draft_reference, parse_service
 from program.dialects.llmkube.schema.gpu_quota import GpuQuotaSpec
 from program.dialects.llmkube.schema.lora_adapter import LoraAdapterSpec
 from program.dialects.llmkube.schema.model import ModelSpec
+from program.dialects.llmkube.schema.model_pool import ModelPoolSpec
 from program.dialects.llmkube.schema.model_router import ModelRouterSpec
 from program.dialects.llmkube.schema.service import ServiceSpec
 from program.dialects.llmkube.unsupported.service import unsupported_fields
@@ -47,6 +49,7 @@ SCHEMAS: dict[str, type[CrdModel]] = {
     "Host": HostSpec,
     "GPUQuota": GpuQuotaSpec,
     "ModelRouter": ModelRouterSpec,
+    "ModelPool": ModelPoolSpec,
     "LoRAAdapter": LoraAdapterSpec,
 }
 OPTIONS = RenderOptions(
@@ -114,6 +117,8 @@ def problems(example: Example) -> list[str]:
     found = [f"{path} is not known" for path, _ in unknown_fields(spec, field="spec")]
     if example.kind == "Model":
         model_of(completed(example))
+    if example.kind == "ModelPool":
+        pool_of(completed(example))
     if example.kind == "LoRAAdapter":
         adapter_of(completed(example))
     if example.kind == "ModelRouter":

@@ -21,7 +21,7 @@ from kubeapi.json_types import Json
 from program.dialects.crds.document import AGE, Column, Version, crd_document
 from program.dialects.crds.schema import structural_schema
 from program.dialects.hosts.schema import HostSpec, HostStatus
-from program.dialects.llmkube.schema import gpu_quota, lora_adapter, model, model_router, service
+from program.dialects.llmkube.schema import gpu_quota, lora_adapter, model, model_pool, model_router, service
 
 OPTIONAL_DIALECTS = ("kserve", "llmaz")
 """Dialects whose CRDs are installed only on request, because the upstream project's CRDs may already exist."""
@@ -30,8 +30,8 @@ OPTIONAL_DIALECTS = ("kserve", "llmaz")
 def crd_documents(dialect: str = "") -> list[Json]:
     """Return CRDs as documents ready to apply.
 
-    Without a dialect, return the CRDs of every cluster: Model, InferenceService, GPUQuota, ModelRouter, LoRAAdapter,
-    HostProcess and Host. Otherwise return those of one of `OPTIONAL_DIALECTS`.
+    Without a dialect, return the CRDs of every cluster: Model, InferenceService, GPUQuota, ModelRouter, ModelPool,
+    LoRAAdapter, HostProcess and Host. Otherwise return those of one of `OPTIONAL_DIALECTS`.
     """
     # Building the schemas takes 0.5 s. The caller may change the result, so it gets a copy.
     return copy.deepcopy(_documents(dialect))
@@ -112,6 +112,21 @@ def _always() -> list[Json]:
                 Column("Phase", ".status.phase"),
                 Column("Rules", ".status.activeRules", "integer"),
                 Column("Endpoint", ".status.endpoint"),
+                AGE,
+            ),
+        ),
+        _crd(
+            group="inference.llmkube.dev",
+            kind="ModelPool",
+            plural="modelpools",
+            short_name="mpool",
+            description="Services that use the same GPUs by turns.",
+            spec=structural_schema(model_pool.ModelPoolSpec),
+            status=structural_schema(model_pool.ModelPoolStatus),
+            columns=(
+                Column("Phase", ".status.phase"),
+                Column("Resident", ".status.residentMember"),
+                Column("Pending", ".status.pendingMember"),
                 AGE,
             ),
         ),

@@ -163,6 +163,9 @@ def _sleeping(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDecision:
 
     The reason why a replica does not start is reported as usual.
     """
+    if facts.sleep == "asleep" and facts.pool:
+        message = f"No replica runs until the service has its turn in ModelPool `{facts.pool}`; requests wait for it"
+        return PhaseDecision(phase="Ready", outcome="ready", reason=Reason.ASLEEP, message=message)
     if facts.sleep == "asleep":
         message = "The service is idle: no replica runs, and the next request starts them"
         return PhaseDecision(phase="Ready", outcome="ready", reason=Reason.ASLEEP, message=message)

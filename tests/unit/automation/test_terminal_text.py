@@ -135,6 +135,9 @@ def test_yaml_that_holds_control_characters_is_escaped_and_means_the_same(capsys
 
 WRITERS = {
     "output.py": "is the place",
+    "chat.py": "passes on the pieces of an answer, cleaned by `terminal_text` for a terminal",
+    "completion.py": "prints a script for a shell",
+    "waiting.py": "draws bars that it removes; their texts are its own",
     "logs.py": "passes a log on as it is where no terminal shows it",
 }
 """Modules of the command line that write by themselves, and why."""

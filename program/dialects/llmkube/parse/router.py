@@ -26,6 +26,7 @@ from program.desired.router import (
     TokenIssuer,
 )
 from program.dialects.crds.reading import check_shape, read, unknown_fields, without_nulls
+from program.dialects.llmkube.parse.durations import seconds
 from program.dialects.llmkube.schema.model_router import (
     AuthSpec,
     BackendSpec,
@@ -50,8 +51,6 @@ EXAMPLE_URLS = {
     "litellm": "http://litellm.NAMESPACE.svc:4000",
 }
 """Addresses of the providers without a default, for messages."""
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -339,12 +338,7 @@ def _usd(text: str | None, most: int, field: str) -> Decimal:
 
 
 def _seconds(text: str | None, field: str) -> float | None:
-    if text is None:
-        return None
-    parts = _PART.findall(text)
-    if "".join(number + unit for number, unit in parts) != text or not parts:
-        raise SpecInvalid(field=field, why=f"`{text[:64]}` is not a duration; write for example `30s`")
-    return sum(float(number) * _UNIT_S[unit] for number, unit in parts)
+    return None if text is None else seconds(text, field)
 
 
 def _timeout(text: str | None, field: str) -> float | None:

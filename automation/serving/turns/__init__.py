@@ -1,0 +1,1 @@
+"""Services that use the same GPUs by turns (ModelPool): the rules, the members, the demand, and the controller."""
