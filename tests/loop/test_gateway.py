@@ -176,6 +176,7 @@ def test_all_services_answer_at_one_address_also_one_that_sleeps(
     eventually(lambda: is_ready(address), what="the gateway to know the models")
     known = {"plain", "sleeper", "gpt-4o", "tiny-instruct"}
     eventually(lambda: known <= names(address).keys(), what="the names of both models")
+    eventually(lambda: names(address).get("plain") == "ready", what="the model to be ready at the gateway")
 
     for name in ("gpt-4o", "tiny-instruct"):
         assert json.loads(chat(address, name))["usage"]["completion_tokens"] >= 1
@@ -297,7 +298,7 @@ def served(
         model(client, name, source=source)
         service(client, name, "chat", annotations={"herdsman.dev/host": HOST}, contextSize=256)
         await_condition(client, name, "chat", "Ready", "True", timeout_s=60)
-        eventually(lambda: "chat" in names(own_address), what="the name of the model")
+        eventually(lambda: names(own_address).get("chat") == "ready", what="the model to be ready at the gateway")
         yield name
 
 
