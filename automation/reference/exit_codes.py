@@ -51,6 +51,7 @@ COMMANDS: dict[str, dict[int, str]] = {
     "host drain": {1: "Services that can move were still on the host at the end, or the command failed."},
     "install": {2: "With `--preview`: something would change."},
     "leaders": {1: "A shard has no leader, no loop has led yet, or the command failed."},
+    "console": _PLACE,
     "list": _PLACE,
     "open": _WAITS,
     "local status": {1: "Local mode does not run, or the command failed."},

@@ -15,7 +15,7 @@ import pytest
 from automation.places.cluster import ClusterPlace
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.support import controlplane, needs, previews
+from tests.support import controlplane, event_loop, needs, previews
 from tests.support.browser import Browser, browser
 
 PAGES = ("Services", "Queue", "Hosts", "Models", "Catalog", "Playground")
@@ -104,5 +104,5 @@ def test_every_page_works_in_a_browser(link: str, client: KubeClient, namespace:
             await page.until("document.body.innerText.includes('second') && window.kept")
             assert page.faults == []
 
-    asyncio.run(visit())
+    event_loop.run(visit())
     assert client.get(kinds.INFERENCE_SERVICES, namespace, "chat")["spec"]["replicas"] == 2

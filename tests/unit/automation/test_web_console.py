@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from automation.web_console.html import Html, tag
 from automation.web_console.reading import Reading
 from automation.web_console.sessions import LIFE_S, Sessions
 from kubeapi.json_types import Json
+from tests.support import event_loop
 
 Client = TestClient[web.Request, web.Application]
 
@@ -105,7 +105,7 @@ def browse(place: MemoryPlace, visit: Callable[[Client, Sessions], Awaitable[Non
                 await client.get(f"/open?token={sessions.link_token}")
             await visit(client, sessions)
 
-    asyncio.run(run())
+    event_loop.run(run())
 
 
 async def token_of(client: Client, path: str) -> str:

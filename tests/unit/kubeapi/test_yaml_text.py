@@ -140,6 +140,7 @@ def test_what_json_cannot_hold_is_refused_with_its_line(text: str, line: int, wh
 
 
 OWN_FILES = {
+    "automation/local/edits.py": "finds the lines of a document by its nodes, and makes no values of them",
     "automation/install/blanks.py": "asks how YAML reads one of its own words",
     "kubeapi/yaml_text.py": "is the loader",
     "program/dialects/kserve/presets/__init__.py": "reads files of this package, with a tag of their own",
