@@ -33,7 +33,7 @@ from tools.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.soak
 
-_HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}
+_HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5}
 ENGINE: dict[str, Any] = {
     "image": LLAMA_SERVER_IMAGE,
     "contextSize": 512,

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.soak
 
 STARTED_S = 90.0
 REPLACED_S = 180.0
-_HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}
+_HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5}
 ENGINE: Json = {
     "image": LLAMA_SERVER_IMAGE,
     "contextSize": 512,

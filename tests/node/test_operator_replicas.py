@@ -50,7 +50,7 @@ pytestmark = pytest.mark.soak
 
 OPTIONS = ("--replicas=2", "--state-secret=state", "--passphrase-secret=passphrase", "--kserve")
 EARLIER_IMAGE = "herdsman.test/herdsman:earlier"
-_HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1}
+_HEALTH = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 1, "timeoutSeconds": 5}
 ENGINE: Json = {
     "image": LLAMA_SERVER_IMAGE,
     "contextSize": 512,

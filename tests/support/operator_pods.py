@@ -290,9 +290,9 @@ def wipe(node: Node, client: KubeClient) -> None:
     trees = [filled(part.tree, options.model_dump(), everything) for part in objects.parts()]
     gone = []
     for tree in reversed(trees):
-        if tree["kind"] == "Namespace":
-            continue
         metadata = tree["metadata"]
+        if tree["kind"] == "Namespace" and metadata["name"] == NAMESPACE:
+            continue  # Secrets of tests are in it
         with contextlib.suppress(NotFound):
             kind = client.mapping(tree["apiVersion"], tree["kind"])
             client.delete(kind, metadata.get("namespace"), metadata["name"])
