@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -197,7 +198,16 @@ def test_a_bench_measures_each_number_of_clients(kubeconfig: str, engine: Comple
 
 def test_open_prints_an_address_that_answers_until_it_is_interrupted(kubeconfig: str) -> None:
     command = [sys.executable, "-m", "automation.cli", "open", "chat", "-o", "json", "--kubeconfig", kubeconfig]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with ended(
+        # A shell starts its background jobs with SIGINT ignored, and their children would inherit that.
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+    ) as running:
         assert running.stdout is not None and running.stderr is not None
         assert "Ctrl-C" in running.stderr.readline()
         text = "".join(running.stdout.readline() for _ in range(5))
@@ -216,7 +226,7 @@ def test_a_conversation_on_a_terminal_streams_answers_and_reads_commands(
     engine.fault = "thinks"
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "automation.cli", "chat", "chat", "--kubeconfig", kubeconfig]
-    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower) as running:
+    with ended(subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower)) as running:
         os.close(follower)
         said = await_text(leader, ">>> ")
         assert "port-forward to pod chat-0" in said
@@ -231,6 +241,16 @@ def test_a_conversation_on_a_terminal_streams_answers_and_reads_commands(
         os.write(leader, b"/bye\n")
         assert running.wait(30) == 0
     os.close(leader)
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
+    """Kill a process at the end of the block, so that a failed test does not wait for it."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def await_text(terminal: int, end: str) -> str:
