@@ -194,10 +194,11 @@ def an_object_is_imported_read_and_refreshed(world: World) -> None:
 def options_of_resources_are_kept(world: World) -> None:
     def program(a: str, name: str = "settings", **options: Any) -> Program:
         def run() -> None:
-            asked = pulumi.ResourceOptions(**options)
-            made = config_map(world.namespace, {"a": a, "b": a}, name=name, of="settings", options=asked)
             kept = pulumi.ResourceOptions(retain_on_delete=True)
-            config_map(world.namespace, {}, name="retained", options=kept)
+            retained = config_map(world.namespace, {}, name="retained", options=kept)
+            # So the protected one is to be deleted first. Otherwise it depends on the moment which others are.
+            asked = pulumi.ResourceOptions(depends_on=[retained], **options)
+            made = config_map(world.namespace, {"a": a, "b": a}, name=name, of="settings", options=asked)
             config_map(world.namespace, {}, name="gone", options=pulumi.ResourceOptions(deleted_with=made))
 
         return run
