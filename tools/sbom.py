@@ -58,7 +58,7 @@ def _component(entry: Locked) -> dict[str, Any]:
         "externalReferences": [
             {
                 "type": "distribution",
-                "url": f"https://pypi.org/project/{entry.name}/{found[1]}/#files",
+                "url": reference,
                 "hashes": [{"alg": "SHA-256", "content": digest} for digest in _HASH.findall(entry.text)],
             }
         ],

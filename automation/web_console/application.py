@@ -8,6 +8,7 @@ threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import ipaddress
 import json
@@ -197,8 +198,10 @@ class Console:
         response = _stream()
         await response.prepare(request)
         try:
-            async for piece in chat.answer(place, found, messages):
-                await response.write(f"data: {json.dumps({'text': piece})}\n\n".encode())
+            # Closed at once when the browser has gone, so that the model stops its work.
+            async with contextlib.aclosing(chat.answer(place, found, messages)) as pieces:
+                async for piece in pieces:
+                    await response.write(f"data: {json.dumps({'text': piece})}\n\n".encode())
             await response.write(b"event: end\ndata: {}\n\n")
         except PlaceError as error:
             await response.write(f"event: failed\ndata: {json.dumps({'text': _words(error)})}\n\n".encode())

@@ -89,8 +89,10 @@ class MemoryPlace:
     @contextmanager
     def reach(self, service: ServiceState) -> Iterator[Reached]:
         assert self.way is not None
-        yield self.way
-        self.calls.append(("closed", service.name))
+        try:
+            yield self.way
+        finally:
+            self.calls.append(("closed", service.name))
 
     def watch(self, service: ServiceState, *, pause_s: float) -> ServiceState:
         return service
@@ -323,7 +325,12 @@ def test_the_pieces_of_an_answer_reach_the_browser() -> None:
     status, text, place = chat_with(engine, MESSAGES)
     assert status == 200
     assert text == 'data: {"text": "Hel"}\n\ndata: {"text": "lo\\n"}\n\nevent: end\ndata: {}\n\n'
-    sent = {"model": "served", "messages": MESSAGES["messages"], "stream": True}
+    sent = {
+        "model": "served",
+        "messages": MESSAGES["messages"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     assert asked == [(sent, "Bearer secret-of-engine")]
     assert place.calls == [("closed", "chat")]
 
@@ -334,8 +341,20 @@ def test_the_error_of_a_model_server_is_shown_without_its_key() -> None:
 
     _, text, place = chat_with(engine, MESSAGES)
     assert text.startswith("event: failed")
-    assert "the model answered 400: the context is full" in text
+    assert "the context is full" in text
+    assert "event: end" not in text
     assert "secret" not in text
+    assert place.calls == [("closed", "chat")]
+
+
+def test_an_answer_that_breaks_off_does_not_look_complete() -> None:
+    async def engine(_: web.Request) -> web.StreamResponse:
+        piece = json.dumps({"choices": [{"delta": {"content": "Hel"}}]})
+        return web.Response(text=f"data: {piece}\n\n", content_type="text/event-stream")
+
+    _, text, place = chat_with(engine, MESSAGES)
+    assert text.startswith('data: {"text": "Hel"}\n\nevent: failed\n')
+    assert "event: end" not in text
     assert place.calls == [("closed", "chat")]
 
 
