@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,6 +16,7 @@ from automation.places.cluster import ClusterPlace
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support import controlplane, previews
+from tests.support.console_process import console_process
 
 
 @pytest.fixture
@@ -29,16 +27,8 @@ def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
 
 @pytest.fixture
 def link(kubeconfig: Path) -> Iterator[str]:
-    argv = [sys.executable, "-m", "automation.cli", "console", "--port", "0", "--kubeconfig", str(kubeconfig)]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://\S+", process.stdout.readline())
-        assert found is not None
-        yield found[0]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+    with console_process(kubeconfig) as found:
+        yield found
 
 
 def test_a_service_is_shown_scaled_and_approved(link: str, client: KubeClient, namespace: str) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +13,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support import controlplane, event_loop, needs, previews
 from tests.support.browser import Browser, browser
+from tests.support.console_process import console_process
 
 PAGES = ("Services", "Queue", "Hosts", "Models", "Catalog", "Playground")
 # WCAG 2.1, success criterion 1.4.3: text has a contrast of at least 4.5 with its background.
@@ -55,16 +52,8 @@ def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
 
 @pytest.fixture
 def link(kubeconfig: Path) -> Iterator[str]:
-    argv = [sys.executable, "-m", "automation.cli", "console", "--port", "0", "--kubeconfig", str(kubeconfig)]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://\S+", process.stdout.readline())
-        assert found is not None
-        yield found[0]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+    with console_process(kubeconfig) as found:
+        yield found
 
 
 async def looked_at(page: Browser) -> None:
