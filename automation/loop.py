@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 MODEL_WORKERS = 2
 SYNC_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
+"""Seconds in which all workers and batches may end in order. Then batches are cancelled."""
 LOST_GRACE_S = 1.0
 """Seconds in which a loop that lost its lease may end in order. Then the process is ended."""
 
@@ -215,9 +216,10 @@ class Loop:
             self._ending.set()
             self._queue.shutdown()
             self._model_queue.shutdown()
+            until = time.monotonic() + (0.0 if self._lost.is_set() else STOP_TIMEOUT_S)
             for worker in workers:
-                worker.join(0.0 if self._lost.is_set() else STOP_TIMEOUT_S)
-            parts.batcher.stop(0.0 if self._lost.is_set() else STOP_TIMEOUT_S)
+                worker.join(max(0.0, until - time.monotonic()))
+            parts.batcher.stop(max(0.0, until - time.monotonic()))
         if self._lost.is_set():
             raise LoopFailed("the leader lease was lost; another loop may lead now")
         return code

@@ -278,7 +278,7 @@ class Agent:
         return self._supervisor.reports() if self._supervisor is not None else {}
 
     def request_stop(self) -> None:
-        """Make `wait` return. Safe in a signal handler."""
+        """Make `wait` return. Takes a lock, so a signal handler must not call it (`agent.stop_signals`)."""
         self._done.set()
 
     def wait(self) -> str:

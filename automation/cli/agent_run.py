@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from agent.stop_signals import STOP_SIGNALS, on_stop_signal
 from automation.cli.agent_options import default_store
 from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.output import complain, say
@@ -258,8 +259,7 @@ def run(
     except (StoreInUse, HostInUse, KubeError, TlsFailed, OSError) as error:
         complain(str(error), hint=_hint(error))
         raise typer.Exit(1) from None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: running.request_stop())
+    on_stop_signal(running.request_stop, signals=(*STOP_SIGNALS, signal.SIGHUP))
     _print_line(f"Herdsman agent {agent_version()} is host `{host}`, process {os.getpid()}")
     _print_line(f"  processes listen on {listening}; models, logs and state are in {settings.store}")
     if client is not None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated
 import typer
 
 from agent.server.api.tls import TlsFailed
+from agent.stop_signals import on_stop_signal
 from automation.cli.output import complain, say
 from automation.telemetry.logs import configure_logging
 from gateway.access.key_secrets import KEYS_NAMESPACE
@@ -92,8 +92,7 @@ def gateway(
         complain(str(error))
         raise typer.Exit(1) from None
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    on_stop_signal(stopping.set)
     try:
         running = RunningGateway(options)
     except (KubeError, OSError, TlsFailed) as error:

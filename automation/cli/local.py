@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent.stop_signals import STOP_SIGNALS, on_stop_signal
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -182,8 +183,7 @@ def _run_in_foreground(folders: LocalFolders, settings: Settings) -> None:
         complain(str(error), hint="`herdsman local status` shows it")
         raise typer.Exit(1) from None
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopping.set())
+    on_stop_signal(stopping.set, signals=(*STOP_SIGNALS, signal.SIGHUP))
     Instance.of_this_process().write(folders.instance)
     from automation.local.applying_process import start_applying, stop_process
 

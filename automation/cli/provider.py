@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 import threading
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from agent.stop_signals import on_stop_signal
 from automation.cli.output import complain, say
 from tools.toolchain import cache_dir
 
@@ -68,8 +68,7 @@ def serve(
         except (KubeError, OSError) as error:
             complain(str(error))
             raise typer.Exit(1) from None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
+        on_stop_signal(stop.set)
         say(f"PULUMI_DEBUG_PROVIDERS={','.join(served)}")
         say(f"Serving {client.server} until Ctrl-C", err=True)
         stop.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,10 +68,12 @@ def run(
     from pydantic import ValidationError
 
     from agent.server.heap import share_one_heap
+    from agent.stop_signals import on_stop_signal
     from automation.engine.key_keeper import PassphraseMissing
     from automation.engine.state_url import StateUrl
     from automation.loop import Loop, LoopFailed
     from automation.settings import Settings
+    from automation.startup.end_limit import limit_end
     from automation.telemetry.logs import configure_logging
     from components.policies.reading import PolicyUnreadable, load_policies
     from kubeapi.errors import KubeError
@@ -109,8 +110,12 @@ def run(
     beside = _gateway(settings, stop := threading.Event())
     configure_logging(settings.log_format, settings.log_level)
     share_one_heap()  # before any thread starts
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+
+    def end() -> None:
+        limit_end()
+        stop.set()
+
+    on_stop_signal(end)
     try:
         # Read here too, so that a loop that waits for the lease finds invalid policies before it leads.
         load_policies(settings.policies).close()

@@ -33,6 +33,9 @@ from program.desired.keys import ServiceKey
 
 log = structlog.get_logger(__name__)
 
+CANCEL_TIMEOUT_S = 25.0
+"""Seconds for the end of cancelled runs: the CLI has 15. Whatever is left is killed by the fence."""
+
 GATHER_S = 0.02
 """How long the first change of a batch waits for others, such as the other objects of one `kubectl apply`. While others
 arrive it waits again."""
@@ -217,7 +220,10 @@ class Batcher:
             return self._changed.wait_for(self._is_idle, timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Stop: drop waiting requests, give the current runs `timeout_s`, then cancel them. Blocks."""
+        """Stop: drop waiting requests, give the current runs `timeout_s`, then cancel them.
+
+        Blocks for at most `timeout_s` plus CANCEL_TIMEOUT_S.
+        """
         self._loader.stop()
         with self._changed:
             self._stopping = True
@@ -225,8 +231,9 @@ class Batcher:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._submissions.running, timeout_s)
         self._cancel.set()
+        until = time.monotonic() + CANCEL_TIMEOUT_S
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
 
     # --- inside ---------------------------------------------------------------------------------------------------
 

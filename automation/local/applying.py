@@ -8,7 +8,6 @@ namespace, the provider (`provider`) hands plans to the agent. The state is a fi
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from agent.client.http import HttpHost, token_from
 from agent.client.port import HostClient, HostError
 from agent.contract import ProcessPlan
 from agent.server.store import RUN_FILE, TOKEN_FILE, RunFile
+from agent.stop_signals import on_stop_signal
 from automation.engine.port import Batch, Engine, EngineFailed, ServiceOutcome, Stack
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.local.applied import Applied, AppliedService, FileProblem
@@ -46,8 +46,7 @@ def main() -> None:
     configure_logging("json")
     os.umask(0o077)
     cancel = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: cancel.set())
+    on_stop_signal(cancel.set)
     sys.exit(apply_folder(LocalFolders.of_user(), cancel=cancel, parent=os.getppid()))
 
 

@@ -27,6 +27,8 @@ CHECK_S = 10.0
 """How often silent gateways are looked at."""
 RETRY_S = 60.0
 """The least time until a refused list of the reports is tried again."""
+STOP_TIMEOUT_S = 5.0
+"""How long `stop` waits for a request."""
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +84,7 @@ class RequestReports:
         if not self._thread.is_alive():
             return
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(STOP_TIMEOUT_S)
         self._informer.stop()
 
     def demand(self, key: ServiceKey) -> Demand:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 READ_EVERY_S = 30.0
 """How often the store is read, and so how often a status can change by its budgets."""
+STOP_TIMEOUT_S = 5.0
+"""How long `stop` waits for a read."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +63,7 @@ class RouterBudgets:
         with self._lock:
             thread = self._thread
         if thread is not None:
-            thread.join()
+            thread.join(STOP_TIMEOUT_S)
 
     def _run(self) -> None:
         # The loop needs these modules only for routers with budgets.

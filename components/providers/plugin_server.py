@@ -7,15 +7,16 @@ and by `pulumi-resource-herdsman`. Calls the servicers that it is given.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from collections.abc import Mapping
 from concurrent import futures
-from types import FrameType, TracebackType
+from types import TracebackType
 
 import grpc
 from pulumi.runtime.proto import provider_pb2_grpc
+
+from agent.stop_signals import on_stop_signal
 
 MAX_MESSAGE_BYTES = 400 * 1024 * 1024
 """The limit of the Pulumi engine; gRPC's default of 4 MiB is too small for large states."""
@@ -107,13 +108,9 @@ def serve_until_the_engine_ends(servicer: provider_pb2_grpc.ResourceProviderServ
     port = server.start()
     done = threading.Event()
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        done.set()
-
     # The engine ends a plugin by SIGINT. Ctrl-C in its terminal does not reach plugins, which have their own process
     # group.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    on_stop_signal(done.set)
     print(port, flush=True)
     parent = os.getppid()
     while not done.wait(1.0):

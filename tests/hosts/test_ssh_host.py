@@ -137,7 +137,7 @@ def test_a_process_from_nothing_to_nothing(host: SshHost, server: Sshd, tiny_mod
     assert first.report.pid is not None
     kill(first.report.pid)
     again = ready(host, but=first.report.pid)
-    assert again.report.port == first.report.port and again.report.restarts == first.report.restarts + 1
+    assert again.report.port == first.report.port and again.report.restarts > first.report.restarts
 
     # Another plan: replaced once, on the same port.
     longer = llama_plan(tiny_model, extra=("--alias", "renamed"))

@@ -37,7 +37,7 @@ def run_to_its_end(client: KubeClient, namespace: str, name: str, script: str, *
         phase = client.get(kinds.PODS, namespace, name).get("status", {}).get("phase")
         return str(phase) if phase in ("Succeeded", "Failed") else ""
 
-    phase = eventually(ended, what=f"pod {name} to end", timeout_s=60)
+    phase = eventually(ended, what=f"pod {name} to end", timeout_s=120)
     said = b"".join(read_log(client, namespace, name, "main")).decode()
     assert phase == "Succeeded", said or real.container_states(client.get(kinds.PODS, namespace, name))
     return said

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from agent.stop_signals import on_stop_signal
 from gateway.access.authentication import Access
 from gateway.access.caller import Caller
 from gateway.access.key_limits import KeyLimits
@@ -79,7 +80,7 @@ def main() -> None:
     ring = KeyRing.of(_key(text, limits) for text, limits in given["keys"].items())
     server = GatewayServer(access=Access(required=True, ring=ring), store=opened(warn=print))
     stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    on_stop_signal(stopping.set)
     port = server.start("127.0.0.1", 0)
     model = Model(ServiceName("prod", "chat"))
     server.set_routes([Route(model, (("127.0.0.1", given["engine"]),), prefix_hash=False)])

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from automation.startup.end_limit import END_LIMIT_S
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
@@ -81,7 +82,7 @@ class LoopProcess:
                 # A loop that cannot fill its caches exits after two minutes with a message.
                 eventually(self._is_ready, what="a loop with filled caches", timeout_s=150)
             except AssertionError as error:
-                raise AssertionError(f"{error}; it says\n{self.log.read_text(errors='replace')[-3000:]}") from None
+                raise AssertionError(f"{error}; it says\n{loop_logs.tail(self.log)}") from None
         return self
 
     @property
@@ -95,7 +96,12 @@ class LoopProcess:
 
     def wait(self, timeout_s: float = 60) -> int:
         assert self._process is not None
-        return self._process.wait(timeout_s)
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"the loop did not end in {timeout_s:g} s; it says\n{loop_logs.tail(self.log)}"
+            ) from None
 
     def kill(self) -> None:
         """Kill the process with SIGKILL; its Pulumi child process continues."""
@@ -110,9 +116,13 @@ class LoopProcess:
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> int:
-        """Send SIGTERM and wait for the exit."""
+        """Send SIGTERM and wait for the exit. A loop that hangs ends itself and prints the stacks of its threads."""
         self.terminate()
-        return self.wait()
+        try:
+            return self.wait(END_LIMIT_S + 20)
+        except AssertionError:
+            self.kill()  # it holds the lease, and would fail the tests after this one too
+            raise
 
     def lines(self) -> list[Json]:
         """The log so far: one object for each line."""

@@ -5,6 +5,7 @@ passes.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,8 +28,10 @@ from tests.support.raw_engine import RawEngine, connected, echo, read_response
 
 pytestmark = pytest.mark.slow
 
-KEY = ServiceKey("llmkube", "ns", "svc")
-SLICE = slice_name("svc")
+NAME = f"svc-{os.getpid()}"
+"""A service gets its port by its name: test processes beside each other must not use the same one."""
+KEY = ServiceKey("llmkube", "ns", NAME)
+SLICE = slice_name(NAME)
 METRICS = "llamacpp:n_decode_total {}\nllamacpp:requests_processing 0\n"
 
 
@@ -48,7 +51,7 @@ class World:
         self.status: Json = {}
         self.pods_of_friends: list[Json] = []
         """The objects that the API server lists in namespace `friends`, for any address."""
-        self.desired = service(sleep=Sleep(idle_timeout_s=12, wake_timeout_s=10))
+        self.desired = service(key=KEY, sleep=Sleep(idle_timeout_s=12, wake_timeout_s=10))
         api.other = self._answer
         api.engines["p"] = self._replica
         self.sleep = self.loop()
@@ -73,7 +76,7 @@ class World:
         self.marked = str(desired.replicas) if state == "asleep" else None
         if state == "asleep":
             self.pods = ()
-        cr = {"metadata": {"name": "svc", "namespace": "ns", "uid": "u"}, "status": self.status}
+        cr = {"metadata": {"name": NAME, "namespace": "ns", "uid": "u"}, "status": self.status}
         self.sleep.reconcile(KEY, cr, desired, self._observed())
         return state
 
@@ -103,7 +106,7 @@ class World:
     def _observed(self) -> Observed:
         annotations = {naming.ANNOTATION_ASLEEP: self.marked} if self.marked else {}
         deployment = trim.deployment(
-            {"metadata": {"name": "svc", "annotations": annotations}, "spec": {"replicas": self.replicas}}
+            {"metadata": {"name": NAME, "annotations": annotations}, "spec": {"replicas": self.replicas}}
         )
         return Observed(live=(), claim_exists=False, deployment=deployment, pods=self.pods)
 
@@ -222,7 +225,7 @@ def test_who_asks_for_replicas_gets_them(world: World, how: str) -> None:
 def test_a_service_that_sleeps_no_more_is_left_to_itself(world: World, fields: Json) -> None:
     world.go_to_sleep()
     with post(world.port) as client:
-        world.eventually(lambda: world.sleep.proxy.requests_in_flight("ns/svc") == 1)
+        world.eventually(lambda: world.sleep.proxy.requests_in_flight(f"ns/{NAME}") == 1)
         assert world.look(world.desired.model_copy(update=fields)) == ""
         assert read_response(client)[0].startswith(b"HTTP/1.1 503 ")
     assert world.slices == {} and world.sleep.proxy.states() == []

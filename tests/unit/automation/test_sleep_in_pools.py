@@ -112,7 +112,7 @@ def test_the_wait_is_reported_again_while_it_lasts(world: PoolWorld) -> None:
     lose_turn(world)
     with post(world.port):
         world.eventually(lambda: world.turns.requests >= 3)
-    world.eventually(lambda: world.sleep.proxy.requests_in_flight("ns/svc") == 0)
+    world.eventually(lambda: world.sleep.proxy.requests_in_flight(f"ns/{KEY.name}") == 0)
 
 
 def test_a_member_that_never_ran_waits_for_its_turn_from_the_beginning(world: PoolWorld) -> None:
