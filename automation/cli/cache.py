@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, NoReturn
 
 import typer
@@ -18,27 +17,23 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from automation.cli.output import OutputFormat, complain, duration_text, print_json, print_table, say
+from automation.models.cache_claim import CacheClaim
 from automation.models.cache_inventory import (
     START_TIMEOUT_S,
     CacheUnreachable,
     Entry,
     InventoryBroken,
     Usage,
-    check_bound,
-    find_node,
     is_cache,
     model_keys_of,
-    parse_directories,
-    parse_outcomes,
     plan_prune,
-    run_pod,
     why_pending,
 )
 from automation.models.prefetch import last_words
 from automation.models.transfers import CONTAINER, progress_of
 from automation.settings import Settings
 from components import naming
-from components.model_cache import inspector_pod, namespace_claim, prefetch_job, pruning_pod
+from components.model_cache import namespace_claim, prefetch_job
 from components.options import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -184,15 +179,8 @@ def _look(
         where, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
         usage = Usage(_of(models, where), _of(services, where))
         try:
-            check_bound(claim)
-            node = _node(client, claim)
-            log = run_pod(
-                client,
-                partial(inspector_pod, namespace=where, claim=name, options=options, node=node),
-                namespace=where,
-                start_timeout_s=start_timeout_s,
-            )
-            entries += usage.entries(where, name, parse_directories(log))
+            found = CacheClaim(client, claim, options, start_timeout_s).directories()
+            entries += usage.entries(where, name, found)
         except (CacheUnreachable, InventoryBroken, KubeError) as error:
             complain(f"{where}/{name}: {error}")
             failed = True
@@ -205,20 +193,14 @@ def _delete(client: KubeClient, chosen: list[Entry], options: RenderOptions, sta
     for where, name in sorted({(entry.namespace, entry.claim) for entry in chosen}):
         keys = [entry.directory.key for entry in chosen if (entry.namespace, entry.claim) == (where, name)]
         try:
-            node = _node(client, client.get(kinds.CLAIMS, where, name))
-            log = run_pod(
-                client,
-                partial(pruning_pod, namespace=where, claim=name, keys=keys, options=options, node=node),
-                namespace=where,
-                start_timeout_s=start_timeout_s,
-            )
-            ended = parse_outcomes(log)
+            claim = client.get(kinds.CLAIMS, where, name)
+            ended = CacheClaim(client, claim, options, start_timeout_s).delete(keys)
         except (CacheUnreachable, InventoryBroken, KubeError) as error:
             complain(f"{where}/{name}: {error}")
             kept = True
             continue
         for key in keys:
-            outcome = ended.get(key, "failed")
+            outcome = ended[key]
             if outcome in ("deleted", "gone"):
                 say(f"Deleted {key} from {where}/{name}")
             else:
@@ -226,10 +208,6 @@ def _delete(client: KubeClient, chosen: list[Entry], options: RenderOptions, sta
                 complain(f"not deleted: {key} on {where}/{name}: {why}")
                 kept = True
     return kept
-
-
-def _node(client: KubeClient, claim: Json) -> str:
-    return find_node(claim, client.list(kinds.PODS, claim["metadata"]["namespace"])["items"])
 
 
 def _row(entry: Entry, *, now: float) -> Json:

@@ -12,17 +12,18 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf import empty_pb2
-from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+from pulumi.runtime.proto import provider_pb2
 from pydantic import ValidationError
 
 from agent.client.port import HostClient, HostError, HostUnreachable, ProcessNotFound
 from agent.contract import DRAIN_TIMEOUT_S, ProcessPlan
 from components.providers import kubernetes_diff as diffs
 from components.providers.marshalling import Properties, decode, encode, plain
+from components.providers.plugin_answers import PluginAnswers, abort, resource_type
 from components.registrations import provider_version
 from kubeapi import kinds
 
@@ -43,62 +44,29 @@ def _answering(
         try:
             return method(self, request, context)
         except HostUnreachable as error:
-            _abort(context, grpc.StatusCode.UNAVAILABLE, f"the agent of this machine does not answer: {error.message}")
+            abort(context, grpc.StatusCode.UNAVAILABLE, f"the agent of this machine does not answer: {error.message}")
         except HostError as error:
-            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"{error.reason}: {error.message}")
+            abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"{error.reason}: {error.message}")
         except ValidationError as error:
-            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"the plan is not valid: {error}")
+            abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"the plan is not valid: {error}")
 
     return answer
 
 
-def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, message: str) -> NoReturn:
-    context.abort(code, message)
-    raise AssertionError("abort raises")
-
-
-class LocalProvider(provider_pb2_grpc.ResourceProviderServicer):
+class LocalProvider(PluginAnswers):
     """The gRPC service for HostProcesses of one agent."""
 
     def __init__(self, host: HostClient, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        super().__init__(provider_version())
         self._host = host
         self._sleep = sleep
-
-    # The plugin itself
-
-    def Handshake(
-        self, request: provider_pb2.ProviderHandshakeRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.ProviderHandshakeResponse:
-        return provider_pb2.ProviderHandshakeResponse(accept_secrets=True, accept_resources=False, accept_outputs=True)
-
-    def Attach(self, request: plugin_pb2.PluginAttach, context: grpc.ServicerContext) -> empty_pb2.Empty:
-        return empty_pb2.Empty()
-
-    def Cancel(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> empty_pb2.Empty:
-        return empty_pb2.Empty()
-
-    def GetPluginInfo(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> plugin_pb2.PluginInfo:
-        return plugin_pb2.PluginInfo(version=provider_version())
-
-    def CheckConfig(
-        self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.CheckResponse:
-        return provider_pb2.CheckResponse(inputs=request.news)
-
-    def DiffConfig(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
-        return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
-
-    def Configure(
-        self, request: provider_pb2.ConfigureRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.ConfigureResponse:
-        return provider_pb2.ConfigureResponse(acceptSecrets=True, supportsPreview=True, acceptOutputs=True)
 
     # HostProcesses
 
     @_answering
     def Check(self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext) -> provider_pb2.CheckResponse:
         """Refuse objects that only a cluster can have, and plans that the agent would refuse."""
-        kind = request.type or request.urn.split("::")[2].rpartition("$")[2]
+        kind = resource_type(request)
         failures = []
         if kind != TYPE:
             failures.append(provider_pb2.CheckFailure(reason=f"`{kind}` needs a cluster; this machine runs processes"))
@@ -166,7 +134,7 @@ class LocalProvider(provider_pb2_grpc.ResourceProviderServicer):
                 return empty_pb2.Empty()  # it was planned again meanwhile
             if time.monotonic() > deadline or not context.is_active():
                 why = f"process `{request.id}` is still {state.report.phase.value}"
-                _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, why)
+                abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, why)
             self._sleep(POLL_S)
 
 

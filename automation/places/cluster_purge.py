@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
+from automation.models.cache_claim import CacheClaim
 from automation.models.cache_inventory import (
     CacheUnreachable,
     InventoryBroken,
     Usage,
-    check_bound,
-    find_node,
     is_cache,
     model_keys_of,
-    parse_directories,
-    parse_outcomes,
     plan_prune,
-    run_pod,
 )
 from automation.preview.loop_options import options_of_loop
-from components.model_cache import inspector_pod, pruning_pod
 from components.options import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -50,25 +44,22 @@ def purge_models(client: KubeClient, namespace: str, models: Sequence[Json]) -> 
 
 
 def _purge_claim(client: KubeClient, claim: Json, keys: frozenset[str], options: RenderOptions) -> list[str]:
-    namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
-    check_bound(claim)
-    node = find_node(claim, client.list(kinds.PODS, namespace)["items"])
-    build = partial(inspector_pod, namespace=namespace, claim=name, options=options, node=node)
-    found = parse_directories(run_pod(client, build, namespace=namespace))
+    cache = CacheClaim(client, claim, options)
+    found = cache.directories()
     # Read now: another service may use the files since the deletion.
     usage = Usage(
-        client.list(kinds.MODELS, namespace)["items"], client.list(kinds.INFERENCE_SERVICES, namespace)["items"]
+        client.list(kinds.MODELS, cache.namespace)["items"],
+        client.list(kinds.INFERENCE_SERVICES, cache.namespace)["items"],
     )
-    chosen, refused = plan_prune(usage.entries(namespace, name, found), model_keys=keys)
+    chosen, refused = plan_prune(usage.entries(cache.namespace, cache.name, found), model_keys=keys)
     told = [f"not {why}" for why in refused]
     if not chosen:
         return told
-    names = [entry.directory.key for entry in chosen]
-    prune = partial(pruning_pod, namespace=namespace, claim=name, keys=names, options=options, node=node)
-    ended = parse_outcomes(run_pod(client, prune, namespace=namespace))
+    ended = cache.delete([entry.directory.key for entry in chosen])
     for entry in chosen:
-        if ended.get(entry.directory.key) in ("deleted", "gone"):
+        outcome = ended[entry.directory.key]
+        if outcome in ("deleted", "gone"):
             told.append(f"{human_size(entry.directory.size_bytes)} of files")
         else:
-            told.append(f"not {entry.directory.key} on claim `{name}`: {ended.get(entry.directory.key, 'failed')}")
+            told.append(f"not {entry.directory.key} on claim `{cache.name}`: {outcome}")
     return told

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf import empty_pb2
-from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
+from pulumi.runtime.proto import provider_pb2, status_pb2
 from pydantic import ValidationError
 
 from agent.client.port import HostClient, HostError, HostUnreachable, ProcessNotFound, ProcessState
@@ -36,6 +36,7 @@ from components.providers.marshalling import (
     marked_like,
     plain,
 )
+from components.providers.plugin_answers import DIFF_KINDS, PluginAnswers, abort, resource_type
 
 READY_TIMEOUT_S = 600.0
 """Limit in seconds for Create and Update, unless `customTimeouts` sets another one."""
@@ -48,14 +49,6 @@ _REPLACING: tuple[diffs.Path, ...] = (
 )
 """Fields whose change replaces the process: its name, its host, and the manager that runs it. A change of the host's
 endpoint or address does not."""
-_KINDS = {
-    (diffs.Kind.ADD, False): provider_pb2.PropertyDiff.ADD,
-    (diffs.Kind.ADD, True): provider_pb2.PropertyDiff.ADD_REPLACE,
-    (diffs.Kind.DELETE, False): provider_pb2.PropertyDiff.DELETE,
-    (diffs.Kind.DELETE, True): provider_pb2.PropertyDiff.DELETE_REPLACE,
-    (diffs.Kind.UPDATE, False): provider_pb2.PropertyDiff.UPDATE,
-    (diffs.Kind.UPDATE, True): provider_pb2.PropertyDiff.UPDATE_REPLACE,
-}
 
 _NEEDS_A_HAND = (
     *(ProcessReason.RUNTIME_MISSING, ProcessReason.RUNTIME_TOO_OLD, ProcessReason.PLAN_INVALID),
@@ -84,24 +77,20 @@ def _answering(
         try:
             return method(self, request, context)
         except HostUnreachable as error:
-            _abort(context, grpc.StatusCode.UNAVAILABLE, error.message)
+            abort(context, grpc.StatusCode.UNAVAILABLE, error.message)
         except HostError as error:
-            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"{error.reason}: {error.message}")
+            abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"{error.reason}: {error.message}")
         except Unsupported as error:
-            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     return answer
 
 
-def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, message: str) -> NoReturn:
-    context.abort(code, message)
-    raise AssertionError("abort raises")
-
-
-class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
+class HostProvider(PluginAnswers):
     """The gRPC service for HostProcess. It keeps no state except the clients of hosts."""
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        super().__init__(version())
         self._sleep = sleep
         self._transports = HostTransports()
         self._preview = Preview()
@@ -113,35 +102,16 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
         self, request: provider_pb2.ProviderHandshakeRequest, context: grpc.ServicerContext
     ) -> provider_pb2.ProviderHandshakeResponse:
         self._preview.engine = request.engine_address
-        return provider_pb2.ProviderHandshakeResponse(accept_secrets=True, accept_resources=False, accept_outputs=True)
-
-    def Attach(self, request: plugin_pb2.PluginAttach, context: grpc.ServicerContext) -> empty_pb2.Empty:
-        return empty_pb2.Empty()
+        return super().Handshake(request, context)
 
     def Cancel(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> empty_pb2.Empty:
         self._cancelled.set()
         return empty_pb2.Empty()
 
-    def GetPluginInfo(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> plugin_pb2.PluginInfo:
-        return plugin_pb2.PluginInfo(version=version())
-
     def GetSchema(
         self, request: provider_pb2.GetSchemaRequest, context: grpc.ServicerContext
     ) -> provider_pb2.GetSchemaResponse:
         return provider_pb2.GetSchemaResponse(schema=json.dumps(package_schema()))
-
-    def CheckConfig(
-        self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.CheckResponse:
-        return provider_pb2.CheckResponse(inputs=request.news)
-
-    def DiffConfig(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
-        return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
-
-    def Configure(
-        self, request: provider_pb2.ConfigureRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.ConfigureResponse:
-        return provider_pb2.ConfigureResponse(acceptSecrets=True, supportsPreview=True, acceptOutputs=True)
 
     # HostProcess
 
@@ -150,7 +120,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
         """Refuse inputs that no host could accept, before anything runs."""
         failures = [
             provider_pb2.CheckFailure(property=where, reason=why)
-            for where, why in input_faults(_type_of(request), plain(decode(request.news)))
+            for where, why in input_faults(resource_type(request), plain(decode(request.news)))
         ]
         return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
 
@@ -174,7 +144,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
             deleteBeforeReplace=bool(replaced),
             detailedDiff={
                 diffs.path_text(change.path): provider_pb2.PropertyDiff(
-                    kind=_KINDS[change.kind, change.replaces], inputDiff=True
+                    kind=DIFF_KINDS[change.kind, change.replaces], inputDiff=True
                 )
                 for change in found
             },
@@ -217,7 +187,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
         }
         given = plain(inputs)
         if not given.get("endpoint") and not given.get("ssh"):
-            _abort(
+            abort(
                 context,
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "a HostProcess cannot be imported by its id: write it into the program, and `pulumi up` adopts it",
@@ -249,7 +219,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
                 return empty_pb2.Empty()
             if time.monotonic() > deadline or self._is_over(context):
                 why = f"process `{request.id}` is still {state.report.phase.value}"
-                _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, why)
+                abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, why)
             self._sleep(POLL_S)
 
     def _bring_up(
@@ -293,7 +263,7 @@ class HostProvider(provider_pb2_grpc.ResourceProviderServicer):
         status = status_pb2.Status(code=grpc.StatusCode.UNKNOWN.value[0], message=str(failure))
         status.details.add().Pack(detail)
         context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
-        _abort(context, grpc.StatusCode.UNKNOWN, str(failure))
+        abort(context, grpc.StatusCode.UNKNOWN, str(failure))
 
 
 def _refuse_foreign(host: HostClient, key: str, plan: ProcessPlan) -> None:
@@ -317,11 +287,6 @@ def _plan_or_none(plan: Any) -> ProcessPlan | None:
 
 def _key(given: Properties) -> str:
     return f"{given['namespace']}/{given['name']}"
-
-
-def _type_of(request: provider_pb2.CheckRequest) -> str:
-    # Older engines send no type. The URN contains it after the types of the parents.
-    return request.type or request.urn.split("::")[2].rpartition("$")[2]
 
 
 def _observed(state: ProcessState) -> Properties:

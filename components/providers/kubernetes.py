@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 import grpc
 import structlog
 from google.protobuf import empty_pb2
-from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+from pulumi.runtime.proto import provider_pb2
 
 from components import naming
 from components.ignored_fields import IgnoredFields
@@ -45,6 +45,7 @@ from components.providers.marshalling import (
     marked_like,
     plain,
 )
+from components.providers.plugin_answers import DIFF_KINDS, PluginAnswers, abort
 from kubeapi.client import KubeClient
 from kubeapi.errors import KindNotServed
 from kubeapi.json_types import Json
@@ -56,14 +57,6 @@ FIELD_MANAGER = "herdsman"
 _FALLBACK_VERSION = "4.34.2"
 FORBIDDEN_CONFIG = ("kubeconfig", "context", "cluster", "namespace", "renderYamlToDirectory", "clusterIdentifier")
 _PropertyDiff = provider_pb2.PropertyDiff
-_KINDS = {
-    (diffs.Kind.ADD, False): _PropertyDiff.ADD,
-    (diffs.Kind.ADD, True): _PropertyDiff.ADD_REPLACE,
-    (diffs.Kind.DELETE, False): _PropertyDiff.DELETE,
-    (diffs.Kind.DELETE, True): _PropertyDiff.DELETE_REPLACE,
-    (diffs.Kind.UPDATE, False): _PropertyDiff.UPDATE,
-    (diffs.Kind.UPDATE, True): _PropertyDiff.UPDATE_REPLACE,
-}
 _OUTPUTS_FOR_DIFF = ("metadata", objects.FIELD_MANAGER_KEY)
 _IDENTITY_PATHS: tuple[diffs.Path, ...] = (("metadata", "name"), ("metadata", "namespace"), ("kind",))
 
@@ -81,24 +74,21 @@ def _answering(
         try:
             return method(self, request, context)
         except Refused as refused:
-            _abort(context, refused.code, refused.message)
+            abort(context, grpc.StatusCode[refused.code.name], refused.message)
         except (NotSupported, Unsupported) as unsupported:
-            _abort(context, Code.UNIMPLEMENTED, str(unsupported))
+            abort(context, grpc.StatusCode.UNIMPLEMENTED, str(unsupported))
         except Exception as defect:
             log.exception("Failed to answer the engine", method=method.__name__)
-            _abort(
-                context, Code.ABORTED, f"defect in the embedded provider: {method.__name__}: {type(defect).__name__}"
+            abort(
+                context,
+                grpc.StatusCode.ABORTED,
+                f"defect in the embedded provider: {method.__name__}: {type(defect).__name__}",
             )
 
     return answer
 
 
-def _abort(context: grpc.ServicerContext, code: Code, message: str) -> NoReturn:
-    context.abort(grpc.StatusCode[code.name], message)
-    raise AssertionError("abort raises")
-
-
-class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
+class KubernetesProvider(PluginAnswers):
     """Serves all kinds that the API server serves.
 
     `verify`: look for drift even if no input changed. `remember`: the outputs that the state keeps of each object;
@@ -127,27 +117,12 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         verify: bool = True,
         remember: Literal["all", "identity"] = "all",
     ) -> None:
+        super().__init__(sdk_version(), autonaming=True)
         self._field_manager = field_manager
         self._verify = verify
         self._remember = remember
 
     # The plugin itself
-
-    def Handshake(
-        self, request: provider_pb2.ProviderHandshakeRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.ProviderHandshakeResponse:
-        return provider_pb2.ProviderHandshakeResponse(
-            accept_secrets=True, accept_resources=False, accept_outputs=True, supports_autonaming_configuration=True
-        )
-
-    def Attach(self, request: plugin_pb2.PluginAttach, context: grpc.ServicerContext) -> empty_pb2.Empty:
-        return empty_pb2.Empty()
-
-    def Cancel(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> empty_pb2.Empty:
-        return empty_pb2.Empty()
-
-    def GetPluginInfo(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> plugin_pb2.PluginInfo:
-        return plugin_pb2.PluginInfo(version=sdk_version())
 
     def GetSchema(
         self, request: provider_pb2.GetSchemaRequest, context: grpc.ServicerContext
@@ -170,16 +145,6 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
         ]
         return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
 
-    def DiffConfig(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
-        return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
-
-    def Configure(
-        self, request: provider_pb2.ConfigureRequest, context: grpc.ServicerContext
-    ) -> provider_pb2.ConfigureResponse:
-        return provider_pb2.ConfigureResponse(
-            acceptSecrets=True, supportsPreview=True, acceptOutputs=True, supports_autonaming_configuration=True
-        )
-
     @_answering
     def Invoke(self, request: provider_pb2.InvokeRequest, context: grpc.ServicerContext) -> provider_pb2.InvokeResponse:
         if request.tok != naming.STANDING_FUNCTION:
@@ -200,7 +165,7 @@ class KubernetesProvider(provider_pb2_grpc.ResourceProviderServicer):
 
     @staticmethod
     def _refuse(context: grpc.ServicerContext, token: str) -> NoReturn:
-        _abort(context, Code.UNIMPLEMENTED, _unsupported_words(token))
+        abort(context, grpc.StatusCode.UNIMPLEMENTED, _unsupported_words(token))
 
     # Resources
 
@@ -429,7 +394,7 @@ def _diff_answer(found: list[Change], *, delete_first: bool = True) -> provider_
         deleteBeforeReplace=bool(replaced) and delete_first,
         detailedDiff={
             diffs.path_text(change.path): _PropertyDiff(
-                kind=_KINDS[change.kind, change.replaces], inputDiff=change.in_inputs
+                kind=DIFF_KINDS[change.kind, change.replaces], inputDiff=change.in_inputs
             )
             for change in found
         },
