@@ -162,6 +162,8 @@ class BoundedHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "herdsman"
     sys_version = ""
+    # Head and content are two writes. Nagle's algorithm would hold the second until the client's delayed ACK, 40 ms.
+    disable_nagle_algorithm = True
 
     def setup(self) -> None:
         super().setup()

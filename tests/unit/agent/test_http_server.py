@@ -26,6 +26,10 @@ Start = Callable[..., BoundedServer]
 
 class Echo(BoundedHandler):
     def do_GET(self) -> None:
+        if self.path == "/nagle":
+            waits = not self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            self.answer(200, str(waits).encode())
+            return
         self.answer(200, LARGE if self.path == "/large" else b"ok")
 
     def do_PUT(self) -> None:
@@ -133,6 +137,16 @@ def test_a_client_that_receives_nothing_is_left(start: Start, contexts: tuple[ss
         # The only place becomes free although the client keeps its connection.
         until(lambda: ask(server, tls=tls).endswith(b"ok"))
         assert len(everything(slow)) < len(LARGE)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_second_packet_of_an_answer_does_not_wait(
+    start: Start, contexts: tuple[ssl.SSLContext, ...], tls: bool
+) -> None:
+    server = start(Bounds(), (lambda: contexts[0]) if tls else None)
+    with connect(server, tls=tls) as client:
+        client.sendall(b"GET /nagle HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert everything(client).endswith(b"False")
 
 
 def test_an_unfinished_handshake_delays_nobody_and_ends(start: Start, contexts: tuple[ssl.SSLContext, ...]) -> None:
