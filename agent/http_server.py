@@ -29,6 +29,8 @@ from typing import Any
 import structlog
 
 _TEXT = "text/plain; charset=utf-8"
+POLL_S = 0.5
+"""How often a server looks whether it shall stop."""
 _PIECE_BYTES = 64 * 1024
 
 _log = structlog.get_logger(__name__)
@@ -87,7 +89,7 @@ class BoundedServer(ThreadingHTTPServer):
         self._clients: Counter[str] = Counter()
         self._lock = threading.Lock()
         super().__init__(address, handler)
-        self._thread = threading.Thread(target=self.serve_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, args=(POLL_S,), name=name, daemon=True)
 
     def start(self) -> None:
         """Start to answer; returns at once."""

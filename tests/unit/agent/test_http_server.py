@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from agent import http_server
 from agent.http_server import BodyRefused, BoundedHandler, BoundedServer, Bounds
 from agent.server.api import self_signed
 
@@ -59,7 +60,8 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, 
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.setattr(http_server, "POLL_S", 0.01)
     started: list[BoundedServer] = []
 
     def serve(bounds: Bounds, tls: Callable[[], ssl.SSLContext] | None = None) -> BoundedServer:
