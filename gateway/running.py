@@ -11,10 +11,8 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import start_http_server
-
+from agent.http_server import BoundedServer
 from gateway.access.authentication import Access, keys_required
 from gateway.access.key_secrets import KEYS_NAMESPACE
 from gateway.accounting.stores import Store
@@ -23,6 +21,7 @@ from gateway.clients.listener_tls import TlsFiles, listener_context
 from gateway.cluster.cluster_sources import ClusterSources
 from gateway.engines.balancer import ANYWHERE, Nearness
 from gateway.listen_address import ListenAddress
+from gateway.metrics_server import metrics_server
 from gateway.routers.audit_export import Collector, OtlpExporter
 from gateway.server import GatewayServer
 from gateway.sources import Sources
@@ -91,13 +90,12 @@ class RunningGateway:
         audit.directory = options.audit_directory
         audit.exporter = OtlpExporter(options.audit_collector) if options.audit_collector is not None else None
         self._sources = sources(self._server)
-        self._metrics: WSGIServer | None = None
+        self._metrics: BoundedServer | None = None
         try:
             port = self._server.start(*options.listen, tls)
             if options.metrics is not None:
-                address, metrics_port = options.metrics
-                registry = self._server.book.metrics.registry
-                self._metrics, _ = start_http_server(metrics_port, address, registry=registry)
+                self._metrics = metrics_server(options.metrics, self._server.book.metrics.registry)
+                self._metrics.start()
         except OSError:
             self._server.stop()
             self._sources.stop()
@@ -117,5 +115,4 @@ class RunningGateway:
         self._server.stop(grace_s=grace_s)
         self._sources.stop()
         if self._metrics is not None:
-            self._metrics.shutdown()
-            self._metrics.server_close()
+            self._metrics.stop()

@@ -15,11 +15,11 @@ import json
 import os
 import pathlib
 import secrets
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from agent.http_server import BodyRefused, BoundedHandler, BoundedServer, Bounds
 
 KEY_NAME = "herdsman"
 PROVIDER_URL = f"hashivault://{KEY_NAME}"
@@ -27,8 +27,9 @@ PROVIDER_URL = f"hashivault://{KEY_NAME}"
 _PREFIX = "vault:v1:"
 _NONCE_BYTES = 12
 _DATA_KEY_BYTES = 32
-_MAX_BODY_BYTES = 64 * 1024
 _SALT = b"herdsman/stack-secrets/1"
+BOUNDS = Bounds(connections=256, per_client=256, body_bytes=64 * 1024, request_s=10.0)
+"""Every client is a process of the CLI on this machine, so one address may use all connections."""
 
 
 def _cipher(passphrase: str) -> AESGCM:
@@ -80,10 +81,8 @@ class KeyKeeper:
         self._cipher = _cipher(passphrase)
         self._old = _cipher(old_passphrase) if old_passphrase else None
         self._token = secrets.token_urlsafe(24)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="key-keeper", daemon=True)
-        self._thread.start()
+        self._server = BoundedServer(("127.0.0.1", 0), self._handler(), name="key-keeper", bounds=BOUNDS)
+        self._server.start()
 
     def environment(self) -> dict[str, str]:
         """The environment variables by which the CLI finds the keeper."""
@@ -113,9 +112,7 @@ class KeyKeeper:
 
     def close(self) -> None:
         """Stop the server."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.stop()
 
     def _wrap(self, plain: bytes) -> str:
         nonce = os.urandom(_NONCE_BYTES)
@@ -139,23 +136,19 @@ class KeyKeeper:
             return {"plaintext": base64.b64encode(self._unwrap(body["ciphertext"])).decode()}
         return None
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[BoundedHandler]:
         keeper = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = 10
-
-            def do_PUT(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                if not hmac.compare_digest(self.headers.get("X-Vault-Token") or "", keeper._token):
+        class Handler(BoundedHandler):
+            def do_PUT(self) -> None:  # noqa: N802 - the base class calls it so
+                if not hmac.compare_digest((self.headers.get("X-Vault-Token") or "").encode(), keeper._token.encode()):
                     self._reply(403, {"errors": ["permission denied"]})
                     return
-                if length > _MAX_BODY_BYTES:
-                    self._reply(413, {"errors": ["too large"]})
-                    return
                 try:
-                    data = keeper._answer(self.path, json.loads(self.rfile.read(length)))
+                    data = keeper._answer(self.path, json.loads(self.body()))
+                except BodyRefused as error:
+                    self._reply(error.status, {"errors": [str(error)]})
+                    return
                 except (ValueError, KeyError, TypeError, InvalidTag):
                     self._reply(400, {"errors": ["the key does not fit: this state has another passphrase"]})
                     return
@@ -167,16 +160,6 @@ class KeyKeeper:
             do_POST = do_PUT  # noqa: N815 - the name that http.server calls
 
             def _reply(self, status: int, body: object) -> None:
-                text = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                if status != 200:
-                    self.close_connection = True
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *args: object) -> None:
-                """Nothing: every run of the CLI would leave a line."""
+                self.answer(status, json.dumps(body).encode(), "application/json")
 
         return Handler

@@ -13,13 +13,13 @@ import pathlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from agent.http_server import BoundedHandler, BoundedServer, Bounds
 from automation.workqueue.queue import WorkQueue
 from kubeapi.informer import Fault
 
@@ -28,6 +28,7 @@ Check = Callable[[], bool]
 Notes = Callable[[], Iterable[str]]
 """Returns faults that are no reason for a restart, one line each."""
 MOST_NOTES = 20
+BOUNDS = Bounds(connections=32, per_client=16, request_s=10.0)
 
 log = structlog.get_logger(__name__)
 
@@ -77,13 +78,12 @@ class HealthServer:
         Handler.standby = {"standby": standby} if standby else {}
         Handler.notes = notes or {}
         Handler.metrics_token_file = metrics_token_file
-        self._server = _Server((address, port), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+        self._server = BoundedServer((address, port), Handler, name="health", bounds=BOUNDS)
 
     @property
     def port(self) -> int:
         """The port on which the server listens."""
-        return int(self._server.server_address[1])
+        return self._server.server_port
 
     @property
     def url(self) -> str:
@@ -93,14 +93,11 @@ class HealthServer:
 
     def start(self) -> None:
         """Start to serve; returns at once."""
-        self._thread.start()
+        self._server.start()
 
     def stop(self) -> None:
         """Stop serving and close the port."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join(timeout=5.0)
-        self._server.server_close()
+        self._server.stop()
 
 
 def may_scrape(client: str, authorization: str, token_file: pathlib.Path | None) -> HTTPStatus:
@@ -120,26 +117,16 @@ def may_scrape(client: str, authorization: str, token_file: pathlib.Path | None)
     return HTTPStatus.OK if right else HTTPStatus.UNAUTHORIZED
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    # Prometheus and probes reuse their ports; a restart must not wait for old connections.
-    allow_reuse_address = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that disconnected is no error."""
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(BoundedHandler):
     registry: CollectorRegistry
     checks: Mapping[str, Mapping[str, Check]]
     standby: Mapping[str, Check]
     notes: Mapping[str, Notes]
     metrics_token_file: pathlib.Path | None
-    server_version = "herdsman"
-    sys_version = ""
-    timeout = 10.0
+    # One request for each connection: the connections of probes do not stay open.
+    protocol_version = "HTTP/1.0"
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the base class calls it so
         path, _, query = self.path.partition("?")
         if path == "/metrics":
             self._answer_metrics()
@@ -190,15 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK, ("\n".join(lines) + "\n").encode())
 
     def _answer(self, status: HTTPStatus, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the overridden method's
-        """Log nothing for probes, which come every few seconds."""
+        self.answer(status, body, content_type, {"Cache-Control": "no-store"})
 
 
 def _one_line(text: str) -> str:

@@ -74,7 +74,7 @@ class ConversionServer:
         self._path = f"/convert/{secrets.token_hex(32)}"
         self._stop = threading.Event()
         self._server: ReviewServer | None = None
-        self._threads: list[threading.Thread] = []
+        self._registering: threading.Thread | None = None
         self._served: dict[str, bytes] = {}
         self._renewal = clock()
         self._next: dict[str, bytes] = {}
@@ -89,22 +89,21 @@ class ConversionServer:
 
     def start(self) -> None:
         """Start to listen, and register in the background. Raises OSError when the port is taken."""
-        server = ReviewServer((self._listening(), self._port), self._path)
+        files = self._issue()
+        server = ReviewServer((self._listening(), self._port), self._path, _context(files))
         self._server = server
-        self._serve(server, self._issue())
-        for name, run in (("conversion", server.serve_forever), ("conversion-crds", lambda: self._register(server))):
-            thread = threading.Thread(target=run, name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._serve(server, files)
+        server.start()
+        self._registering = threading.Thread(target=self._register, args=(server,), name="conversion-crds", daemon=True)
+        self._registering.start()
 
     def close(self) -> None:
         """Stop the server, and wait until its threads have ended."""
         self._stop.set()
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-        for thread in self._threads:
-            thread.join()
+            self._server.stop()
+        if self._registering is not None:
+            self._registering.join()
 
     def _listening(self) -> str:
         """Return the IP address to listen on. For a name or a Service: the pod's, or outside a pod all addresses."""

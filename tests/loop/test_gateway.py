@@ -339,6 +339,12 @@ def test_the_client_of_openai_understands_answers_and_errors(served: str, own_ad
             )
         )
         assert stream[-1].usage is not None and stream[-1].choices == []
+        # LangChain reads whole answers this way.
+        messages: Any = [{"content": "Hi", "role": "user"}]
+        raw = asked.chat.completions.with_raw_response.create(
+            model="chat", messages=messages, stream=False, max_tokens=3
+        )
+        assert raw.parse().choices[0].message.role == "assistant"
         with pytest.raises(openai.NotFoundError) as unknown:
             asked.chat.completions.create(model="chatt", messages=[{"role": "user", "content": "Hi"}])
         assert unknown.value.code == "model_not_found" and "chat" in unknown.value.message
@@ -368,12 +374,13 @@ def test_the_client_of_openai_repeats_a_request_until_a_replica_runs(
 
 
 def test_open_webuis_backend_lists_models_and_streams(served: str, own_address: str) -> None:
-    """Open WebUI's backend sends these requests, with aiohttp."""
+    """Open WebUI's backend sends these requests, with aiohttp (all: tests/unit/gateway/test_known_clients.py)."""
 
     async def converse() -> tuple[list[str], list[str]]:
         headers = {"Authorization": "Bearer none", "Content-Type": "application/json"}
+        headers |= {"X-OpenWebUI-User-Name": "Ann", "X-OpenWebUI-User-Id": "1", "X-OpenWebUI-Chat-Id": "c"}
         asked: Any = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
-        asked |= {"max_tokens": 3, "stream_options": {"include_usage": True}}
+        asked |= {"max_tokens": 3, "temperature": 0.7, "stream_options": {"include_usage": True}}
         async with aiohttp.ClientSession(trust_env=True) as session:
             async with session.get(f"{own_address}/v1/models", headers=headers) as answer:
                 listed = [each["id"] for each in (await answer.json())["data"]]

@@ -11,6 +11,9 @@ import signal
 import socket
 import ssl
 import subprocess
+import time
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,9 +28,10 @@ from gateway.names import Model, ServiceName
 from gateway.server import GatewayServer
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from program.desired.request_report import REPORTS_NAMESPACE
 from tests.support import loop
 from tests.support.gateway_rights import grant_gateway_rights
-from tests.support.gateways import CHAT, Front, gateway_process
+from tests.support.gateways import CHAT, Front, completion, gateway_process
 from tests.support.loop import eventually
 from tests.support.relay import Relay
 from tests.support.supervising import free_port
@@ -39,6 +43,7 @@ NAMESPACE = "gateway-faults"
 MODEL = "pair"
 IDLE = 2000
 LISTED = 1000
+AWAY_S = 60.0
 
 
 _NUMBERS = itertools.count()
@@ -147,9 +152,8 @@ def engines(llama_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         made.close()
 
 
-@pytest.fixture(scope="module")
-def place(client: KubeClient, engines: Engines) -> Iterator[str]:
-    """A namespace with the service and its endpoints."""
+def register(client: KubeClient, engines: Engines) -> None:
+    """Make a namespace with the service and its endpoints."""
     metadata = {"name": NAMESPACE}
     client.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     loop.service(client, NAMESPACE, MODEL)
@@ -166,6 +170,12 @@ def place(client: KubeClient, engines: Engines) -> Iterator[str]:
                 "ports": [{"name": "http", "protocol": "TCP", "port": port}],
             },
         )
+
+
+@pytest.fixture(scope="module")
+def place(client: KubeClient, engines: Engines) -> Iterator[str]:
+    """The namespace of the service."""
+    register(client, engines)
     yield NAMESPACE
     client.delete(kinds.NAMESPACES, None, NAMESPACE)
 
@@ -277,6 +287,43 @@ def test_requests_are_answered_while_the_api_server_is_away(gateway: Gateway, cl
     gateway.relay.refusing = False
     eventually(lambda: gateway.names() == {MODEL, "later"}, what="the new service", timeout_s=60)
     client.delete(kinds.INFERENCE_SERVICES, place, "later")
+
+
+@pytest.mark.soak
+def test_a_gateway_serves_while_its_api_server_is_stopped(
+    engines: Engines, own_cluster: LocalCluster, own_client: KubeClient, tmp_path: Path
+) -> None:
+    """A minute of real time. tests/unit/gateway/test_api_server_away.py moves clocks through ten minutes."""
+    loop.install_crds(own_client)
+    register(own_client, engines)
+    kubeconfig = grant_gateway_rights(own_client, own_cluster, tmp_path / "kubeconfig")
+
+    def report() -> str:
+        found = own_client.list(kinds.LEASES, REPORTS_NAMESPACE)["items"]
+        return str(found[0]["metadata"]["resourceVersion"]) if found else ""
+
+    def listed(address: str) -> set[str]:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/v1/models", timeout=60) as answer:
+            return {each["id"] for each in json.load(answer)["data"]}
+        return set()
+
+    with gateway_process(kubeconfig, tmp_path / "gateway.log", "-n", NAMESPACE) as address:
+        eventually(lambda: completion(address, MODEL)[0] == 200, what="the model", timeout_s=60)
+        before = eventually(report, what="the report of the requests", timeout_s=60)
+        own_cluster.kill("kube-apiserver")
+        try:
+            statuses, began = Counter[int](), time.monotonic()
+            while time.monotonic() - began < AWAY_S:
+                statuses[completion(address, MODEL)[0]] += 1
+                time.sleep(0.1)
+            assert set(statuses) == {200}
+            assert listed(address) == {MODEL}
+        finally:
+            own_cluster.start("kube-apiserver")
+        loop.service(own_client, NAMESPACE, "later")
+        eventually(lambda: listed(address) == {MODEL, "later"}, what="the new service", timeout_s=60)
+        assert completion(address, MODEL)[0] == 200
+        eventually(lambda: report() not in ("", before), what="the next report", timeout_s=60)
 
 
 @pytest.mark.soak

@@ -11,9 +11,9 @@ import hmac
 import json
 import re
 import ssl
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -21,12 +21,12 @@ import structlog
 from pydantic import ValidationError
 
 from agent.contract import HostFacts, HostPlan, HostReport, ProcessPlan
-from agent.server.api.http_server import BoundedHandler, BoundedServer, ClientLeft
+from agent.http_server import BodyRefused, BoundedHandler, BoundedServer, Bounds, ClientLeft
 from agent.server.processes.supervisor import Supervisor
 from agent.server.telemetry.metrics import AgentMetrics
 from agent.token_proof import SCHEME, proof
 
-MAX_BODY_BYTES = 1024 * 1024
+BOUNDS = Bounds(body_bytes=1024 * 1024)
 
 _NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 _PROCESS = re.compile(rf"/v1/processes/(?P<namespace>{_NAME})/(?P<name>{_NAME})")
@@ -131,25 +131,23 @@ class HttpApi:
         With `tls`, all paths but /healthz require a token. Raises OSError if the port is in use.
         """
         try:
-            self._server = BoundedServer((address, port), _handler(api, guarded=tls is not None), tls=tls)
+            handler = _handler(api, guarded=tls is not None)
+            self._server = BoundedServer((address, port), handler, name="http-api", bounds=BOUNDS, tls=tls)
         except OSError as error:
             raise OSError(error.errno, f"cannot listen on {address} port {port}: {error.strerror}") from error
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="http-api", daemon=True
-        )
+        self.port = self._server.server_port
 
     def start(self) -> None:
-        self._thread.start()
+        self._server.start()
 
     def stop(self) -> None:
-        if self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
 
 
 def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
     class Handler(BoundedHandler):
+        server_version = "herdsman-agent"
+
         def do_GET(self) -> None:  # noqa: N802 - the base class calls it so
             self._answer("GET")
 
@@ -173,15 +171,10 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
                 _log.exception("Failed to answer a request", path=path)
                 told = {"reason": "InternalError", "message": "see the agent's log"}
                 status, kind, content = 500, "application/json", json.dumps(told).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            if status == 401:
-                self.send_header("WWW-Authenticate", "Bearer")
-            if self.close_connection:
-                self.send_header("Connection", "close")
-            self.end_headers()
-            self.write(content)
+            self.answer(status, content, kind, {"WWW-Authenticate": "Bearer"} if status == 401 else None)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
+            _log.debug("Answered a request", line=format % args)
 
         def _respond(self, method: str, path: str) -> tuple[int, str, bytes]:
             if method == "GET" and path == "/healthz":
@@ -220,11 +213,9 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
                 if _is_same(given.strip(), api.metrics_token()):
                     if (method, path) == ("GET", "/metrics"):
                         return
-                    self._leave_body()
                     raise HttpError(403, "Forbidden", "this token is valid only for /metrics")
             if scheme.lower() == SCHEME.lower() and self._is_proven(method, given.strip()):
                 return
-            self._leave_body()
             raise HttpError(401, "Unauthorized", "send the bearer token of the agent's token file")
 
         def _is_proven(self, method: str, given: str) -> bool:
@@ -233,20 +224,12 @@ def _handler(api: Api, *, guarded: bool) -> type[BoundedHandler]:
                 return False
             return _is_same(given, proof(token, fingerprint=fingerprint, method=method, path=self.path))
 
-        def _leave_body(self) -> None:
-            # The body of an unauthorized request is not read, so the connection cannot be reused.
-            if self.headers.get("Content-Length", "0") != "0" or self.headers.get("Transfer-Encoding"):
-                self.close_connection = True
-
         def _body(self) -> bytes:
-            length = self.headers.get("Content-Length", "0")
-            if self.headers.get("Transfer-Encoding") or not re.fullmatch(r"[0-9]{1,18}", length):
-                self.close_connection = True
-                raise HttpError(411, "LengthRequired", "send a Content-Length")
-            if int(length) > MAX_BODY_BYTES:
-                self.close_connection = True
-                raise HttpError(413, "TooLarge", f"a plan has at most {MAX_BODY_BYTES} bytes")
-            return self.read_body(int(length))
+            try:
+                return self.body()
+            except BodyRefused as error:
+                reason = "TooLarge" if error.status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE else "LengthRequired"
+                raise HttpError(error.status, reason, str(error)) from error
 
     return Handler
 

@@ -1,7 +1,7 @@
 """The certificate of the agent's API: read again when its files change, and made by the agent if none is given.
 
-Used by `api_listeners`. `http_server` requests the context for each connection, so rotation needs no restart and open
-connections continue.
+Used by `api_listeners`. `agent.http_server` requests the context for each connection, so rotation needs no
+restart and open connections continue.
 """
 
 from __future__ import annotations

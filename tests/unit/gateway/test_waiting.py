@@ -67,6 +67,21 @@ def test_requests_wait_and_go_to_the_replica_in_the_order_of_their_arrival(front
     until(front, held=0, active=0, total=3)
 
 
+def test_a_busy_model_is_served_while_requests_wait_for_another_one(front: Front, make_engine: Make) -> None:
+    busy, woken = make_engine(OK), make_engine(OK)
+    hot = Route(Model(ServiceName("prod", "hot")), (busy.target,), prefix_hash=False)
+    front.serve_routes(route(), hot)
+    with ThreadPoolExecutor(20) as pool:
+        waiting = [pool.submit(front.ask, {"model": "chat"}) for _ in range(8)]
+        until(front, held=8)
+        answered = list(pool.map(lambda _: front.ask({"model": "hot"})[0], range(100)))
+        assert answered == [200] * 100
+        until(front, held=8)
+        front.serve_routes(route(woken), hot)
+        assert [each.result()[0] for each in waiting] == [200] * 8
+    assert (len(busy.seen), len(woken.seen)) == (100, 8)
+
+
 def test_a_service_that_does_not_wake_refuses_at_once(front: Front) -> None:
     front.serve(chat=[])
     assert error_of(front.ask({"model": "chat"})) == (503, "no_replica", True)

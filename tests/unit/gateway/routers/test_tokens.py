@@ -143,6 +143,21 @@ def test_a_new_key_of_the_issuer_is_read(
     assert asked(front, token(new, "new"))[0] == 200, "the last keys stay"
 
 
+def test_the_keys_of_an_issuer_that_is_away_for_ten_minutes_stay(
+    front: Front, engine: Engine, issuer: TlsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = int(600 / tokens.AGAIN_S)
+    monkeypatch.setattr(tokens, "AGAIN_S", 0.005)
+    monkeypatch.setattr(tokens, "READ_EVERY_S", 0.005)
+    issuer.answer = says("503 Service Unavailable", b"")
+    seen = len(issuer.seen)
+    # The timer that was set before still has its old time. A token with an unknown key reads, too.
+    eventually(lambda: asked(front, token(kid="other"))[0] == 401 and len(issuer.seen) >= seen + tries, what="reads")
+    assert asked(front, token())[0] == 200
+    issuer.answer = says("200 OK", published(later=RSA))
+    eventually(lambda: asked(front, token(kid="later"))[0] == 200, what="the new key")
+
+
 def test_keys_that_arrive_in_pieces_are_read_to_their_end_and_an_answer_without_end_is_not(
     front: Front, engine: Engine, issuer: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
