@@ -14,7 +14,7 @@ from agent.proxy.framing import Body, Chunked, ResponseHead, Sized, UntilClose
 from gateway.engines.exchange import Requester
 from gateway.errors import GatewayError
 from gateway.limits import GatewayLimits
-from gateway.routers.chat import AnswerIncomplete, FixedError
+from gateway.routers.answers import AnswerIncomplete, FixedError
 from gateway.routers.connections import ProviderConnections
 from gateway.routers.google_tokens import TokenRefused
 from gateway.routers.provider_requests import ProviderRequest

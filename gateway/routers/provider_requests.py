@@ -15,6 +15,8 @@ from agent.sources.sigv4 import SigV4Signer
 from gateway.clients.request_body import RequestBody
 from gateway.errors import GatewayError
 from gateway.routers import anthropic, bedrock, chat
+from gateway.routers.answers import FixedError, message_answer
+from gateway.routers.chat_form import ChatForm
 from gateway.routers.google_tokens import AccountInvalid, ServiceAccount, service_account
 from program.desired.router import ExternalModel
 from program.desired.web_address import AddressInvalid, WebAddress
@@ -121,10 +123,12 @@ def _to_anthropic(external: ExternalModel, path: str, body: RequestBody, secret:
         return _unchanged(external, path, body, headers)
     translated = anthropic.request(body.values, external.model)
     url = address(external.url, MESSAGES)
+    form = ChatForm(body.model, with_usage=chat.wants_usage(body.values))
     if body.values.get("stream"):
-        answer: Answer = anthropic.StreamedAnswer(body.model, with_usage=chat.wants_usage(body.values))
+        answer: Answer = anthropic.StreamedAnswer(form)
         return ProviderRequest(url, headers, translated, answer, _anthropic_error, "text/event-stream")
-    return ProviderRequest(url, headers, translated, anthropic.WholeAnswer(body.model), _anthropic_error)
+    answer = message_answer(anthropic.message_of, form, anthropic.ANSWER)
+    return ProviderRequest(url, headers, translated, answer, _anthropic_error)
 
 
 def _to_bedrock(
@@ -148,10 +152,10 @@ def _to_bedrock(
     digest, kind = hashlib.sha256(translated).hexdigest(), {"content-type": "application/json"}
     signature = signer.headers("POST", place.authority, place.target, body_sha256=digest, signed=kind)
     headers = signature | {"Host": place.authority, "Accept-Encoding": "identity"}
-    if streamed:
-        answer: Answer = bedrock.StreamedAnswer(body.model, with_usage=chat.wants_usage(body.values))
-    else:
-        answer = bedrock.WholeAnswer(body.model)
+    form = ChatForm(body.model, with_usage=chat.wants_usage(body.values))
+    answer: Answer = bedrock.StreamedAnswer(form)
+    if not streamed:
+        answer = message_answer(bedrock.message_of, form, bedrock.ANSWER)
     content_type = "text/event-stream" if streamed else "application/json"
     return ProviderRequest(place.sent, headers, translated, answer, _bedrock_error, content_type, is_signed=True)
 
@@ -182,11 +186,11 @@ def _anthropic_error(_status: int) -> Answer:
 
 
 def _bedrock_error(status: int) -> Answer:
-    return chat.FixedError(bedrock.NAME, status)
+    return FixedError(bedrock.NAME, status)
 
 
 def _vertex_error(status: int) -> Answer:
-    return chat.FixedError("Vertex AI", status)
+    return FixedError("Vertex AI", status)
 
 
 def _not_accessible(why: str) -> GatewayError:
