@@ -48,6 +48,11 @@ def path_of(model: str, *, streamed: bool) -> str:
     return f"/model/{quote(model, safe='-_.~')}/converse{'-stream' if streamed else ''}"
 
 
+def invoke_path_of(model: str) -> str:
+    """Return the path of InvokeModel for a model."""
+    return f"/model/{quote(model, safe='-_.~')}/invoke"
+
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 

@@ -149,6 +149,8 @@ class ProviderCall:
                 message = f"the provider compressed its answer ({_one_line(encoding)[:32]}) unasked"
                 return GatewayError(502, "upstream_failed", message)
             translation = request.answer if status < 400 else request.error(status)
+            if status < 400:
+                request.read_headers(answer.headers)
             kind = (request.content_type if status < 400 else "") or answer.headers.get(
                 "Content-Type", "application/json"
             )
