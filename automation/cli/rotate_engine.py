@@ -51,7 +51,7 @@ def rotate_engine(
                     hint="the roll-out goes on; the same command waits for it again, and deletes the old key",
                 )
                 raise typer.Exit(exits.TIMED_OUT)
-            time.sleep(PAUSE_S)
+            time.sleep(min(PAUSE_S, max(0.0, deadline - time.monotonic())))
         key_rotation.finish(client, rotation)
     except NotRotatable as error:
         complain(str(error), hint="keys that you made are replaced as docs/how-to/gateway-tls.md says")
@@ -66,4 +66,9 @@ def rotate_engine(
     except KubeError as error:
         complain(str(error))
         raise typer.Exit(1) from None
-    say(f"Replaced the key of `{name}`; the old one is deleted")
+    if rotation.is_resumed:
+        say(
+            f"Finished the last replacement for `{name}`: the old key is deleted. Run the command again for another key"
+        )
+    else:
+        say(f"Replaced the key of `{name}`: the old key is deleted")
