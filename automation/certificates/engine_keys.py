@@ -23,6 +23,7 @@ from kubeapi.rest import METADATA
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_ENGINE_KEY, ServiceKey
 from program.desired.service import DesiredService
+from program.dialects.annotations import API_KEY
 
 REASON_FAILED = "EngineKeyFailed"
 LOOK_EVERY = datetime.timedelta(minutes=9)
@@ -61,7 +62,8 @@ class EngineKeys:
             return None
         why = ""
         try:
-            self._create(key, _secret(desired))
+            metadata = naming.object_metadata(desired, reference.name, naming.selector_labels(desired))
+            self._create(key, engine_key_object(metadata, reference.key))
             log.info("Made the key of an engine", service=str(key), secret=reference.name)
         except AlreadyExists:
             pass
@@ -86,15 +88,14 @@ class EngineKeys:
         self._client.request("POST", kinds.SECRETS.path(key.namespace), query=query, body=body, accept=METADATA)
 
 
-def _secret(desired: DesiredService) -> Json:
-    assert desired.engine_key is not None
+def engine_key_object(metadata: Json, key: str = API_KEY) -> Json:
+    """Return a Secret with a new key of an engine in the `key` of its data."""
     text = f"hde-{secrets.token_urlsafe(KEY_BYTES)}"
+    annotations = {**(metadata.get("annotations") or {}), ANNOTATION_ENGINE_KEY: "true"}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
-        "metadata": naming.object_metadata(
-            desired, desired.engine_key.name, naming.selector_labels(desired), {ANNOTATION_ENGINE_KEY: "true"}
-        ),
-        "data": {desired.engine_key.key: base64.b64encode(text.encode()).decode()},
+        "metadata": {**metadata, "annotations": annotations},
+        "data": {key: base64.b64encode(text.encode()).decode()},
     }

@@ -1,4 +1,4 @@
-"""`herdsman key create`, `list` and `revoke`: the keys of the clients of `herdsman gateway`.
+"""`herdsman key create`, `list` and `revoke`: the keys of the clients of `herdsman gateway`. See also `rotate_engine`.
 
 Each key is a Secret with the key's hash (`gateway.access.key_secrets`). The gateways follow the Secrets, so a key
 works, or no longer works, within seconds.
@@ -17,6 +17,7 @@ import typer
 
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import OutputFormat, age_text, complain, duration_text, print_json, print_table, say
+from automation.cli.rotate_engine import rotate_engine
 from gateway.access import key_secrets
 from gateway.access.caller import Caller
 from gateway.access.key_limits import KeyLimits
@@ -33,6 +34,7 @@ from program.dialects.annotations import is_name
 FIELD_MANAGER = "herdsman-cli"
 
 app = typer.Typer(no_args_is_help=True)
+app.command("rotate-engine")(rotate_engine)
 
 Namespace = Annotated[str, typer.Option("--keys-namespace", help="Namespace of the keys, as of the gateway.")]
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]

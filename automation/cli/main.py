@@ -31,7 +31,7 @@ GROUPS = {
     "agent": "Install and run the agent of a host.",
     "fleet": "Move services between the loop and a static fleet.",
     "local": "Serve models on this machine, without a cluster.",
-    "key": "Make, list and revoke the keys of the gateway's clients.",
+    "key": "Make, list and revoke the keys of the gateway's clients, and replace those of engines.",
     "policy": "Check services against policies.",
     "provider": "Run Herdsman's Pulumi providers for the `pulumi` command.",
     "state": "List, check, move, back up, restore and unlock Pulumi's state.",

@@ -19,46 +19,34 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.resources
-import ipaddress
 import json
 import os
-import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from gateway.accounting.ledger_job import ALIVE_S, KEPT_S, MOST_READ, Counter, Done, Job, Outcome, Usage
 from gateway.accounting.limits import Limit, Standing, Unit
-from gateway.accounting.resp import Reply, RespBroken, RespConnection, RespError, Server
-from gateway.accounting.stores import (
-    CONNECT_TIMEOUT_S,
-    STATEMENT_TIMEOUT_S,
-    VARIABLE,
-    StoreAway,
-    StoreInvalid,
-    ValuesRefused,
-)
+from gateway.accounting.redis_places import TAG, Connection, place_of
+from gateway.accounting.resp import Reply, RespBroken, RespError
+from gateway.accounting.stores import StoreAway, ValuesRefused
 from gateway.accounting.usage_report import UsageBy, UsageRow
 from gateway.price import MOST_SUM
 
-PREFIX = "{herdsman-gateway}"
-SCHEMES = {"redis": False, "valkey": False, "rediss": True, "valkeys": True}
-"""Whether a scheme of an address means TLS."""
-PASSWORD_VARIABLE = "REDISCLI_AUTH"  # noqa: S105 - the name of a variable, that of redis-cli
+PREFIX = TAG
 USAGE_KEPT_S = 90 * 86400
 """How long the usage of an hour is kept. Redis holds it in memory."""
 _HOURS_AT_ONCE = 100
 
 
 class RedisStore:
-    """A database of a Redis or Valkey server. It opens a connection when it is used."""
+    """A database of a Redis or Valkey server, cluster or sentinel. It opens a connection when it is used."""
 
     def __init__(self, url: str, *, environment: Mapping[str, str] = os.environ) -> None:
         """Raises StoreInvalid for a wrong address, without any part of it that may be secret."""
-        self._server = _server(url, environment)
-        self.name = f"redis://{self._server.host}:{self._server.port}/{self._server.database}"
-        self._connection: RespConnection | None = None
+        self._place = place_of(url, environment)
+        self.name = self._place.name
+        self._connection: Connection | None = None
 
     def exchange(self, job: Job) -> Done:
         limits = list(dict.fromkeys(limit for ask in job.asks for limit in ask.limits))
@@ -148,57 +136,21 @@ class RedisStore:
             connection.close()
 
     @contextlib.contextmanager
-    def _using(self) -> Iterator[RespConnection]:
+    def _using(self) -> Iterator[Connection]:
         try:
             if self._connection is None:
-                self._connection = RespConnection(
-                    self._server, connect_s=CONNECT_TIMEOUT_S, reply_s=STATEMENT_TIMEOUT_S
-                )
+                self._connection = self._place.connect()
             yield self._connection
         except (RespBroken, RespError) as error:
             self.close()
+            if isinstance(error, RespError) and error.code == "MOVED":
+                raise StoreAway(
+                    "the server is a node of a cluster; write redis+cluster://, as the guide says"
+                ) from None
             raise StoreAway(str(error)) from None
         except (ValueError, TypeError) as error:
             self.close()
             raise StoreAway(f"the server's reply is not valid: {error}") from None
-
-
-def _server(url: str, environment: Mapping[str, str]) -> Server:
-    try:
-        parts = urlsplit(url)
-        options = parse_qs(parts.query, strict_parsing=bool(parts.query))
-        port, host = parts.port or 6379, parts.hostname or ""
-        database = int(parts.path.strip("/") or 0)
-    except ValueError:
-        raise StoreInvalid(f"{VARIABLE} is not a valid address, as in rediss://HOST:6379/0") from None
-    if not host or database < 0 or parts.scheme not in SCHEMES or options.keys() - {"tls", "ca_file"}:
-        raise StoreInvalid(f"{VARIABLE} is not a valid address, as in rediss://HOST:6379/0?ca_file=/etc/ca.crt")
-    tls = None
-    if SCHEMES[parts.scheme]:
-        try:
-            tls = ssl.create_default_context(cafile=options.get("ca_file", [None])[0])
-        except (OSError, ssl.SSLError) as error:
-            raise StoreInvalid(f"{VARIABLE}: the ca_file cannot be read: {error}") from None
-    elif not _is_loopback(host) and options.get("tls") != ["disable"]:
-        raise StoreInvalid(
-            f"{VARIABLE} names a server without TLS, to which the password and the usage would go in plain text; "
-            "write rediss://, or add ?tls=disable if nobody else is in the network"
-        )
-    return Server(
-        host,
-        port,
-        database,
-        unquote(parts.username or ""),
-        unquote(parts.password or "") or environment.get(PASSWORD_VARIABLE, ""),
-        tls,
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @cache
@@ -207,7 +159,7 @@ def _exchange_script() -> tuple[bytes, str]:
     return script, hashlib.sha1(script).hexdigest()  # noqa: S324 - the name that the protocol gives it
 
 
-def _script(connection: RespConnection, data: bytes) -> Reply:
+def _script(connection: Connection, data: bytes) -> Reply:
     script, digest = _exchange_script()
     try:
         return connection.call("EVALSHA", digest, 1, PREFIX, data)
@@ -250,7 +202,7 @@ def _usages(hour: str, fields: list[Reply], by: UsageBy) -> Iterator[tuple[tuple
                     yield (hour, ""), usage
 
 
-def _all(connection: RespConnection, commands: Sequence[Sequence[Any]]) -> list[Reply]:
+def _all(connection: Connection, commands: Sequence[Sequence[Any]]) -> list[Reply]:
     """Send commands together; return their replies. Raises RespError."""
     found: list[Reply] = []
     for reply in connection.pipeline(commands) if commands else ():

@@ -21,7 +21,11 @@ from gateway.accounting.usage_report import UsageBy, UsageRow, usage_since
 VARIABLE = "HERDSMAN_GATEWAY_STORE"
 FILE_VARIABLE = "HERDSMAN_GATEWAY_STORE_FILE"
 SQLITE, POSTGRES = "sqlite://", ("postgres://", "postgresql://")
-REDIS = ("redis://", "rediss://", "valkey://", "valkeys://")
+REDIS = tuple(
+    f"{server}{kind}://"
+    for server in ("redis", "rediss", "valkey", "valkeys")
+    for kind in ("", "+cluster", "+sentinel")
+)
 CONNECT_TIMEOUT_S = 3
 STATEMENT_TIMEOUT_S = 5
 _SCHEMA_LOCK = 7_301_445
@@ -138,7 +142,7 @@ def configured(environment: Mapping[str, str] = os.environ) -> Store | None:
         from gateway.accounting.redis_store import RedisStore
 
         return RedisStore(address, environment=environment)
-    raise StoreInvalid(f"{VARIABLE} begins with none of {SQLITE}, {POSTGRES[0]} and {REDIS[1]}")
+    raise StoreInvalid(f"{VARIABLE} begins with none of {SQLITE}, {POSTGRES[0]} and rediss://")
 
 
 class SqliteStore(SqlStore):

@@ -29,7 +29,7 @@ from kubeapi.errors import ApiError, Forbidden
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.dialects.engine_keys import key_of
+from program.dialects.engine_keys import keys_of
 from program.dialects.llmkube.parse.adapter import runtime_of
 from program.dialects.registry import DIALECTS, LLMKUBE, is_part_of_another
 from program.dialects.status.conditions import is_asleep
@@ -156,25 +156,28 @@ class ClusterRoutes:
     def _with_access(self, services: Sequence[tuple[str, Json]], made: Sequence[Route]) -> list[Route]:
         """Add to each route how its engines are reached, and have the Secrets read that this needs."""
         wanted: dict[SecretName, frozenset[str]] = {}
+        optional: set[SecretName] = set()
         secrets = self._secrets.known()
         access: dict[ServiceName, EngineAccess] = {}
         reached: list[Route] = []
         for (dialect, cr), route in zip(services, made, strict=True):
             service, tls = route.model.service, bool(route.tls_targets)
-            needed = requirements_of(dialect, service, cr[_ENGINE_KEY])
+            needed = requirements_of(dialect, service, cr[_ENGINE_KEYS])
             names = needed.secrets(tls=tls)
             for name, keys in names.items():
                 wanted[name] = wanted.get(name, frozenset()) | keys
+            if needed.earlier_key is not None:
+                optional.add(needed.earlier_key.secret)
             access[service] = access_of(needed, secrets, tls=tls, before=self._access.get(service, OPEN))
             again = functools.partial(self._secrets.read_again, tuple(names))
             reached.append(replace(route, access=access[service], on_refused=again if names else None))
         self._access = access
-        self._secrets.want(wanted)
+        self._secrets.want(wanted, optional)
         return reached
 
 
-_ENGINE_KEY = "engineKey"
-"""The part of a trimmed service with the result of `key_of`."""
+_ENGINE_KEYS = "engineKeys"
+"""The part of a trimmed service with the result of `keys_of`."""
 
 
 def _trimmed(dialect: str, obj: Json) -> Json:
@@ -186,7 +189,7 @@ def _trimmed(dialect: str, obj: Json) -> Json:
         "kind": obj.get("kind"),
         "metadata": {key: metadata[key] for key in kept if key in metadata},
         "status": {"conditions": [each for each in conditions if each.get("type") == "Ready"]},
-        _ENGINE_KEY: key_of(dialect, obj),
+        _ENGINE_KEYS: keys_of(dialect, obj),
         routes.DECLARED: routes.declared_name(dialect, obj),
         routes.RUNTIME: runtime_of(obj) if dialect == LLMKUBE else "",
     }

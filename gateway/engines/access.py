@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -39,6 +39,8 @@ class KeyReference(NamedTuple):
     key: str
 
 
+MOST_KEYS = 4
+"""Most keys that are tried at one replica."""
 INVALID = KeyReference(SecretName("", ""), "")
 """Stands for a reference that names no Secret. What is written there is not shown: it may be the key itself."""
 
@@ -49,6 +51,8 @@ class Requirements:
 
     key: KeyReference | None = None
     """Where the key is that the engines demand."""
+    earlier_key: KeyReference | None = None
+    """Where the key before it is, which replicas demand that are not replaced yet. It may be missing."""
     certificates: SecretName | None = None
     """Where the authority of the engines' certificates is, if they serve with TLS."""
     server_name: str = ""
@@ -59,6 +63,8 @@ class Requirements:
         needed: dict[SecretName, frozenset[str]] = {}
         if self.key is not None and self.key != INVALID:
             needed[self.key.secret] = frozenset({self.key.key})
+        if self.earlier_key is not None:
+            needed[self.earlier_key.secret] = frozenset({self.earlier_key.key})
         if tls and self.certificates is not None:
             public = frozenset({AUTHORITY, CERTIFICATE})
             needed[self.certificates] = needed.get(self.certificates, frozenset()) | public
@@ -86,31 +92,33 @@ class EngineAccess:
     """The certificates in PEM that `tls` trusts; empty without `tls`."""
     server_name: str = ""
     """The name that their certificates must have."""
-    key: str = field(default="", repr=False)
-    """The key that the engines demand; empty: none."""
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    """The key that the engines demand, then those before it, which replicas may still demand; empty: none."""
     problem: str = ""
     """Why no request can be sent; empty when requests are sent."""
 
     @cached_property
-    def authorization(self) -> bytes:
-        """The header line with the key."""
-        return f"Authorization: Bearer {self.key}\r\n".encode() if self.key else b""
+    def authorizations(self) -> tuple[bytes, ...]:
+        """The header lines with the keys, in the order in which they are tried."""
+        return tuple(f"Authorization: Bearer {key}\r\n".encode() for key in self.keys)
 
 
 OPEN = EngineAccess()
 """The engines serve without TLS and demand no key."""
 
 
-def requirements_of(dialect: str, service: ServiceName, key: tuple[str, str] | None) -> Requirements:
-    """Return what the engines of a service require. `key` is what `engine_keys.key_of` returned."""
+def requirements_of(dialect: str, service: ServiceName, keys: Sequence[tuple[str, str]]) -> Requirements:
+    """Return what the engines of a service require. `keys` is what `engine_keys.keys_of` returned."""
     namespace, name = service.namespace, service.name
-    reference = KeyReference(SecretName(namespace, key[0]), key[1]) if key is not None else None
-    if key is not None and not (is_name(key[0]) and is_secret_key(key[1])):
-        reference = INVALID
+    valid = [
+        KeyReference(SecretName(namespace, secret), key) if is_name(secret) and is_secret_key(key) else INVALID
+        for secret, key in keys
+    ]
+    reference, earlier, *_ = [*valid, None, None]
     if dialect != "kserve":
-        return Requirements(reference)
+        return Requirements(reference, earlier)
     server_name = f"{naming.workload_service(name)}.{namespace}.svc"
-    return Requirements(reference, SecretName(namespace, naming.certificates(name)), server_name)
+    return Requirements(reference, earlier, SecretName(namespace, naming.certificates(name)), server_name)
 
 
 def access_of(
@@ -125,20 +133,43 @@ def access_of(
     Without a needed value the result has a `problem`: a request is refused, and not sent without a check of the
     certificate or without the key. `before` is the last result; its context is kept while the certificates stay.
     """
-    key, trusted, problem = "", "", ""
+    trusted, problem = "", ""
+    keys: tuple[str, ...] = ()
     if needed.key is not None:
-        key, problem = _key(needed.key, secrets)
+        keys, problem = _keys(needed.key, needed.earlier_key, secrets, before)
     if tls and not problem:
         trusted, problem = _trusted(needed, secrets)
     if problem:
         return EngineAccess(problem=problem)
     if not tls:
-        return EngineAccess(key=key)
+        return EngineAccess(keys=keys)
     context = before.tls if before.trusted == trusted else None
     try:
-        return EngineAccess(context or verifying_context(trusted), trusted, needed.server_name, key)
+        return EngineAccess(context or verifying_context(trusted), trusted, needed.server_name, keys)
     except ssl.SSLError:
         return EngineAccess(problem="the Secret with the certificate of its engine has no valid certificate")
+
+
+def _keys(
+    reference: KeyReference,
+    earlier: KeyReference | None,
+    secrets: Mapping[SecretName, SecretValues],
+    before: EngineAccess,
+) -> tuple[tuple[str, ...], str]:
+    """Return the keys to try, and why there is none.
+
+    Replicas take a new key only when they are replaced, so those before it are kept: the one of the last generation,
+    the last value of the Secret, and what was known when the reference changed.
+    """
+    key, problem = _key(reference, secrets)
+    found = [key] if key else []
+    if earlier is not None and (last := _key(earlier, secrets)[0]):
+        found.append(last)  # a new Secret may not be there yet
+    if not found:
+        return (), problem
+    replaced = secrets.get(reference.secret, _UNREAD).previous.get(reference.key, "").strip()
+    found += [each for each in (replaced, *before.keys) if _KEY.fullmatch(each)]
+    return tuple(dict.fromkeys(found))[:MOST_KEYS], ""
 
 
 def _key(reference: KeyReference, secrets: Mapping[SecretName, SecretValues]) -> tuple[str, str]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -83,6 +83,8 @@ class Backend:
         self._loop = loop
         self._place = place
         self._pools: dict[Target, Pool] = {}
+        self._accepted: dict[Target, bytes] = {}
+        """The header line with the key that a replica took last, where it is not the first one."""
         self.route = route
         self.update(route)
 
@@ -96,6 +98,8 @@ class Backend:
             gone = set(self._pools)  # a new connection shows a certificate that is trusted now
         for target in gone:
             self._pools.pop(target).keep_only(())
+        for target in self._accepted.keys() - set(route.targets):
+            del self._accepted[target]
         self.waiting.update(route.holding, ready=bool(route.targets))
 
     @property
@@ -109,6 +113,26 @@ class Backend:
             self._place if locality == "PreferSameNode" else Nearness(zone=self._place.zone) if locality else ANYWHERE
         )
         return near if any(near) else ANYWHERE
+
+    def authorization(self, target: Target, refused: Collection[bytes] = ()) -> bytes | None:
+        """Return the header line with the key for a replica, empty without a key; None after all keys were refused.
+
+        During a rotation some replicas demand the key before the present one.
+        """
+        lines = self.route.access.authorizations
+        if not lines:
+            return None if refused else b""
+        last = self._accepted.get(target)
+        ordered = (last, *lines) if last in lines else lines
+        return next((each for each in ordered if each is not None and each not in refused), None)
+
+    def accepts(self, target: Target, authorization: bytes) -> None:
+        """Note which key a replica took."""
+        lines = self.route.access.authorizations
+        if not lines or authorization == lines[0]:
+            self._accepted.pop(target, None)
+        else:
+            self._accepted[target] = authorization
 
     def refused(self) -> None:
         """Have the key and the certificates read again, because an engine did not accept them."""

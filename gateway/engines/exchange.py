@@ -79,6 +79,10 @@ class Exchange:
         self._adapter = ""
         self._only: frozenset[Target] | None = None
         self._tried: set[Target] = set()
+        self._authorization = b""
+        """The header line with the key that the replica got."""
+        self._refused_keys: set[bytes] = set()
+        """Those that the replica refused."""
         self._attempt: _Attempt | None = None
 
     @property
@@ -110,7 +114,7 @@ class Exchange:
             )
             return
         self._adapter, self._only = adapter, only
-        self._method, self._head, self._body, self._key = method, head + access.authorization, body, key
+        self._method, self._head, self._body, self._key = method, head, body, key
         if self._is_clients:
             self.backend.waiting.total += 1
         self._try()
@@ -158,9 +162,14 @@ class Exchange:
             return
         self._count_begin()
         self._tried.add(endpoint.target)
+        self._refused_keys = set()
+        self._ask(endpoint, self.backend.authorization(endpoint.target) or b"")
+
+    def _ask(self, endpoint: Endpoint, authorization: bytes) -> None:
         self.moved_at = self._loop.time()
+        self._authorization = authorization
         self._attempt = _Attempt(self, endpoint, self._method)
-        self._attempt.start(self.backend, self._head, self._body, self._loop)
+        self._attempt.start(self.backend, self._head + authorization, self._body, self._loop)
 
     def _wait(self) -> None:
         """Wait for a replica if the service may start one, else answer with an error."""
@@ -233,18 +242,31 @@ class Exchange:
             retry_s, service = self._limits.retry_after_s, self.backend.route.model.service
             self._requester.no_answer(adapter_not_loaded(self._adapter, service, retry_after_s=retry_s))
             return
-        if head.status == UNAUTHORIZED and self.backend.route.access.authorization:
-            # The client would take it for a refusal of its own key.
-            attempt.end()
-            self._attempt = None
-            self._count_end()
-            self.backend.refused()
-            message = f"the engine of `{self.backend.route.model.service}` refused the gateway's key"
-            self._requester.no_answer(GatewayError(502, "engine_refused_key", message))
+        if head.status == UNAUTHORIZED and self._authorization:
+            self._key_refused(attempt)
             return
+        self.backend.accepts(attempt.endpoint.target, self._authorization)
         self.answering = True
         self._body = b""  # it is not sent again
         self._requester.answer_begins(head, data)
+
+    def _key_refused(self, attempt: _Attempt) -> None:
+        """Try another key, then another replica: a replica takes a new key only when it is replaced."""
+        attempt.end()
+        self._attempt = None
+        self._refused_keys.add(self._authorization)
+        other = self.backend.authorization(attempt.endpoint.target, self._refused_keys)
+        if other is not None:
+            self._ask(attempt.endpoint, other)
+            return
+        # The client would take the answer for a refusal of its own key.
+        self.backend.refused()
+        if self._can_retry():
+            self._try()
+        else:
+            self._count_end()
+            message = f"the engine of `{self.backend.route.model.service}` refused the gateway's key"
+            self._requester.no_answer(GatewayError(502, "engine_refused_key", message))
 
     def continues(self, data: bytes) -> None:
         """Pass on the next bytes of an answer."""

@@ -88,23 +88,30 @@ class EngineQuestions:
 
 def models_of(target: Target, access: EngineAccess, *, tls: bool) -> EngineModels | None:
     """Ask an engine for its models. None when it does not answer; nothing is known of an engine without this path."""
-    connection = _Connection(target, access, tls=tls)
-    try:
-        headers = {"Authorization": f"Bearer {access.key}"} if access.key else {}
-        connection.request("GET", "/v1/models", headers=headers)
-        answer = connection.getresponse()
-        data = answer.read(ANSWER_MAX)
-    except (OSError, http.client.HTTPException) as error:
-        log.debug("An engine did not name its models", target=target, error=str(error))
-        return None
-    finally:
-        connection.close()
-    if answer.status >= 500 or answer.status == 401:
+    for key in access.keys or ("",):
+        status, data = _asked(target, access, key, tls=tls)
+        if status != 401:
+            break
+    if status >= 500 or status == 401:
         return None
     try:
-        return EngineModels.read(json.loads(data)) if answer.status == 200 else EngineModels()
+        return EngineModels.read(json.loads(data)) if status == 200 else EngineModels()
     except (ValueError, RecursionError):
         return EngineModels()
+
+
+def _asked(target: Target, access: EngineAccess, key: str, *, tls: bool) -> tuple[int, bytes]:
+    """Return status and body of the answer; status 503 when none came."""
+    connection = _Connection(target, access, tls=tls)
+    try:
+        connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {})
+        answer = connection.getresponse()
+        return answer.status, answer.read(ANSWER_MAX)
+    except (OSError, http.client.HTTPException) as error:
+        log.debug("An engine did not name its models", target=target, error=str(error))
+        return 503, b""
+    finally:
+        connection.close()
 
 
 class _Connection(http.client.HTTPConnection):

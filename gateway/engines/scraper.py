@@ -112,7 +112,8 @@ class _Scrape:
         address, port = self._endpoint.target
         host = f"[{address}]" if ":" in address else address
         start = f"GET {PATHS[self._path]} HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: text/plain\r\n"
-        upstream.transport.write(start.encode() + self._backend.route.access.authorization + b"\r\n")
+        authorization = self._backend.authorization(self._endpoint.target) or b""
+        upstream.transport.write(start.encode() + authorization + b"\r\n")
 
     def _over(self) -> Backend | None:
         backend, self._backend = self._backend, None

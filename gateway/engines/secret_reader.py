@@ -10,7 +10,7 @@ import base64
 import binascii
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 import structlog
 
@@ -46,6 +46,7 @@ class EngineSecrets:
         self._clock = clock
         self._lock = threading.Lock()
         self._wanted: dict[SecretName, frozenset[str]] = {}
+        self._optional: frozenset[SecretName] = frozenset()
         self._known: dict[SecretName, SecretValues] = {}
         self._due: dict[SecretName, float] = {}
         self._wake = threading.Event()
@@ -63,9 +64,13 @@ class EngineSecrets:
         if self._thread.is_alive():
             self._thread.join(TIMEOUT_S)
 
-    def want(self, wanted: Mapping[SecretName, frozenset[str]]) -> None:
-        """Read these Secrets, with these keys of their data, and no others from now on."""
+    def want(self, wanted: Mapping[SecretName, frozenset[str]], optional: Set[SecretName] = frozenset()) -> None:
+        """Read these Secrets, with these keys of their data, and no others from now on.
+
+        `optional` are those without which engines can be reached too.
+        """
         with self._lock:
+            self._optional = frozenset(optional)
             now = self._clock()
             for name, keys in wanted.items():
                 if self._wanted.get(name) != keys:
@@ -122,7 +127,8 @@ class EngineSecrets:
         with self._lock:
             if self._wanted.get(name) != keys:
                 return False
-            failed = found is None or bool(found.problem)
+            needed = name not in self._optional
+            failed = found is None or (bool(found.problem) and needed)
             self._due[name] = self._clock() + (AGAIN_S if failed else self._read_every_s)
             before = self._known.get(name)
             if found is None or (
@@ -131,7 +137,7 @@ class EngineSecrets:
                 return False  # while the API server is away the last values stay
             previous = before.values if before is not None else {}
             self._known[name] = SecretValues(found.values, previous, found.problem)
-        if found.problem:
+        if found.problem and needed:
             # Its name is not logged: a user may have written the key itself in the place of the name.
             log.warning("Cannot reach engines that need a Secret", namespace=name.namespace, why=found.problem)
         return True

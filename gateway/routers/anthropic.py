@@ -7,14 +7,15 @@ such as `n` above 1, are refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.routers import chat
-from gateway.routers.chat import AnswerIncomplete
+from gateway.routers.answers import AnswerIncomplete, Call, Form, Gathered, Message, Usage, error_body
 from kubeapi.json_types import Json
 
 NAME = "Anthropic"
+ANSWER = "a message of Anthropic"
 VERSION = "2023-06-01"
 LINE_MAX = 1 << 20
 """The longest line of a stream, in bytes."""
@@ -70,66 +71,42 @@ def _tool_choice(values: Mapping[str, Any]) -> Json:
 # --- whole answers ----------------------------------------------------------------------------------------------------
 
 
-class WholeAnswer:
-    """Gathers an answer and translates it."""
+def message_of(answer: Json) -> Message:
+    """Read a message. Raises KeyError, TypeError and the like for anything else."""
+    content = answer["content"]
+    text = "".join(block.get("text", "") for block in content if block.get("type") == "text")
+    used = (block for block in content if block.get("type") == "tool_use")
+    calls = tuple(Call.of(each["id"], each["name"], each["input"]) for each in used)
+    finish = _FINISH.get(str(answer.get("stop_reason")), "stop")
+    return Message(text, calls, finish, _usage(answer.get("usage") or {}), str(answer.get("id") or ""))
 
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._parts: list[bytes] = []
 
-    def feed(self, data: bytes) -> bytes:
-        self._parts.append(data)
-        return b""
+class WholeError(Gathered):
+    """Translates an error to OpenAI's form."""
 
-    def end(self) -> bytes:
+    def _translated(self, body: bytes) -> bytes:
         try:
-            answer = json.loads(b"".join(self._parts))
-            content = answer["content"]
-        except (ValueError, KeyError, TypeError):
-            raise AnswerIncomplete("the provider's answer is not a message of Anthropic") from None
-        text = "".join(block.get("text", "") for block in content if block.get("type") == "text")
-        calls = [
-            chat.tool_call(block["id"], block["name"], block["input"])
-            for block in content
-            if block.get("type") == "tool_use"
-        ]
-        finish = _FINISH.get(str(answer.get("stop_reason")), "stop")
-        return chat.completion(answer.get("id"), self._model, text, calls, finish, _usage(answer.get("usage") or {}))
-
-
-class WholeError:
-    """Gathers an error and translates it to OpenAI's form."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-
-    def feed(self, data: bytes) -> bytes:
-        self._parts.append(data)
-        return b""
-
-    def end(self) -> bytes:
-        try:
-            error = json.loads(b"".join(self._parts))["error"]
+            error = json.loads(body)["error"]
             message, kind = str(error["message"]), str(error["type"])
         except (ValueError, KeyError, TypeError, RecursionError):
             message, kind = "the provider answered with an error that is not JSON", "api_error"
-        return chat.error_body(message, kind)
+        return error_body(message, kind)
 
 
-def _usage(usage: Mapping[str, Any]) -> Json:
+def _usage(usage: Mapping[str, Any]) -> Usage:
     cached = int(usage.get("cache_read_input_tokens") or 0)
     prompt = int(usage.get("input_tokens") or 0) + int(usage.get("cache_creation_input_tokens") or 0) + cached
-    return chat.usage_of(prompt, int(usage.get("output_tokens") or 0), cached)
+    return Usage(prompt, int(usage.get("output_tokens") or 0), cached)
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
 class StreamedAnswer:
-    """Translates a stream of Anthropic's events to chunks of a chat completion."""
+    """Translates a stream of Anthropic's events."""
 
-    def __init__(self, model: str, *, with_usage: bool) -> None:
-        self._chunks = chat.Chunks(model, with_usage=with_usage)
+    def __init__(self, form: Form) -> None:
+        self._form = form
         self._rest = b""
         self._usage: Json = {}
         self._finish = ""
@@ -146,9 +123,7 @@ class StreamedAnswer:
                     event = json.loads(line[5:])
                 except ValueError:
                     raise AnswerIncomplete("the provider sent an event that is not JSON") from None
-                made.append(chat.events(self._translated(event)))
-                if event.get("type") == "message_stop":
-                    made.append(self._chunks.last(_usage(self._usage)))
+                made.append(self._translated(event))
         return b"".join(made)
 
     def end(self) -> bytes:
@@ -156,27 +131,28 @@ class StreamedAnswer:
             raise AnswerIncomplete("the provider's stream ended before its last event")
         return b""
 
-    def _translated(self, event: Json) -> Iterator[Json]:
+    def _translated(self, event: Json) -> bytes:
         match event.get("type"):
             case "message_start":
                 message = event["message"]
-                self._chunks.id, self._usage = message.get("id", ""), dict(message.get("usage") or {})
-                yield self._chunks.begin()
+                self._form.id, self._usage = message.get("id", ""), dict(message.get("usage") or {})
+                return self._form.begins()
             case "content_block_start" if event["content_block"].get("type") == "tool_use":
                 block = event["content_block"]
-                yield self._chunks.tool_begins(event["index"], block["id"], block["name"])
+                return self._form.tool_begins(event["index"], block["id"], block["name"])
             case "content_block_delta":
                 delta = event["delta"]
                 if delta.get("type") == "text_delta":
-                    yield self._chunks.chunk({"content": delta["text"]})
-                elif delta.get("type") == "input_json_delta":
-                    yield self._chunks.tool_arguments(event["index"], delta["partial_json"])
+                    return self._form.text(delta["text"])
+                if delta.get("type") == "input_json_delta":
+                    return self._form.tool_arguments(event["index"], delta["partial_json"])
             case "message_delta":
                 self._usage |= event.get("usage") or {}
                 self._finish = _FINISH.get(str((event.get("delta") or {}).get("stop_reason")), "stop")
             case "message_stop":
                 self._is_complete = True
-                yield self._chunks.chunk({}, self._finish or "stop")
+                return self._form.finishes(self._finish or "stop") + self._form.ends(_usage(self._usage))
             case "error":
                 error = event.get("error") or {}
                 raise AnswerIncomplete(f"the provider broke the stream off: {error.get('message', 'unknown')}")
+        return b""

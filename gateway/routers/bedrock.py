@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from gateway.routers import chat
+from gateway.routers.answers import AnswerIncomplete, Call, Form, Message, Usage
 from gateway.routers.aws_event_stream import Frame, FrameInvalid, Frames
-from gateway.routers.chat import AnswerIncomplete, NotTranslatable
+from gateway.routers.chat import NotTranslatable
 from kubeapi.json_types import Json
 
 NAME = "Bedrock"
+ANSWER = "one of Converse"
 SERVICE = "bedrock"
 """The name of the service in signatures, also for the endpoints `bedrock-runtime`."""
 _FINISH = {
@@ -44,6 +46,11 @@ def region_of(url: str) -> str:
 def path_of(model: str, *, streamed: bool) -> str:
     """Return the path for a model: an id such as `anthropic.claude-3-haiku-20240307-v1:0`, a profile's id or an ARN."""
     return f"/model/{quote(model, safe='-_.~')}/converse{'-stream' if streamed else ''}"
+
+
+def invoke_path_of(model: str) -> str:
+    """Return the path of InvokeModel for a model."""
+    return f"/model/{quote(model, safe='-_.~')}/invoke"
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -124,50 +131,34 @@ def _tool(function: Json) -> Json:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-class WholeAnswer:
-    """Gathers an answer and translates it."""
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._parts: list[bytes] = []
-
-    def feed(self, data: bytes) -> bytes:
-        self._parts.append(data)
-        return b""
-
-    def end(self) -> bytes:
-        try:
-            answer = json.loads(b"".join(self._parts))
-            content = answer["output"]["message"]["content"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise AnswerIncomplete("the provider's answer is not one of Converse") from None
-        text = "".join(block.get("text", "") for block in content)
-        used = [block["toolUse"] for block in content if "toolUse" in block]
-        calls = [chat.tool_call(each["toolUseId"], each["name"], each["input"]) for each in used]
-        finish = _FINISH.get(str(answer.get("stopReason")), "stop")
-        return chat.completion(chat.new_id(), self._model, text, calls, finish, _usage(answer.get("usage") or {}))
+def message_of(answer: Json) -> Message:
+    """Read an answer of Converse. Raises KeyError, TypeError and the like for anything else."""
+    content = answer["output"]["message"]["content"]
+    text = "".join(block.get("text", "") for block in content)
+    used = [block["toolUse"] for block in content if "toolUse" in block]
+    calls = tuple(Call.of(each["toolUseId"], each["name"], each["input"]) for each in used)
+    finish = _FINISH.get(str(answer.get("stopReason")), "stop")
+    return Message(text, calls, finish, _usage(answer.get("usage") or {}))
 
 
-def _usage(usage: Mapping[str, Any]) -> Json:
+def _usage(usage: Mapping[str, Any]) -> Usage:
     cached = int(usage.get("cacheReadInputTokens") or 0)
     prompt = int(usage.get("inputTokens") or 0) + int(usage.get("cacheWriteInputTokens") or 0) + cached
-    return chat.usage_of(prompt, int(usage.get("outputTokens") or 0), cached)
+    return Usage(prompt, int(usage.get("outputTokens") or 0), cached)
 
 
 class StreamedAnswer:
-    """Translates a stream of ConverseStream to chunks of a chat completion."""
+    """Translates a stream of ConverseStream."""
 
-    def __init__(self, model: str, *, with_usage: bool) -> None:
-        self._chunks = chat.Chunks(model, with_usage=with_usage)
-        self._chunks.id = chat.new_id()
+    def __init__(self, form: Form) -> None:
+        self._form = form
         self._frames = Frames()
         self._usage: Json = {}
         self._stopped = False
 
     def feed(self, data: bytes) -> bytes:
         try:
-            frames = self._frames.feed(data)
-            return b"".join(chat.events(self._translated(frame)) for frame in frames)
+            return b"".join(map(self._translated, self._frames.feed(data)))
         except FrameInvalid as error:
             raise AnswerIncomplete(f"the provider's stream is not valid: {error}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -176,29 +167,30 @@ class StreamedAnswer:
     def end(self) -> bytes:
         if not self._stopped:
             raise AnswerIncomplete("the provider's stream ended before its last event")
-        return self._chunks.last(_usage(self._usage))
+        return self._form.ends(_usage(self._usage))
 
-    def _translated(self, frame: Frame) -> Iterator[Json]:
+    def _translated(self, frame: Frame) -> bytes:
         if frame.headers.get(":message-type") != "event":
             raise AnswerIncomplete(f"the provider broke the stream off ({_exception(frame)})")
         event = json.loads(frame.payload)
         match frame.headers.get(":event-type"):
             case "messageStart":
-                yield self._chunks.begin()
+                return self._form.begins()
             case "contentBlockStart" if "toolUse" in event["start"]:
                 tool = event["start"]["toolUse"]
-                yield self._chunks.tool_begins(event["contentBlockIndex"], tool["toolUseId"], tool["name"])
+                return self._form.tool_begins(event["contentBlockIndex"], tool["toolUseId"], tool["name"])
             case "contentBlockDelta":
                 delta = event["delta"]
                 if "text" in delta:
-                    yield self._chunks.chunk({"content": delta["text"]})
-                elif "toolUse" in delta:
-                    yield self._chunks.tool_arguments(event["contentBlockIndex"], delta["toolUse"]["input"])
+                    return self._form.text(delta["text"])
+                if "toolUse" in delta:
+                    return self._form.tool_arguments(event["contentBlockIndex"], delta["toolUse"]["input"])
             case "messageStop":
                 self._stopped = True
-                yield self._chunks.chunk({}, _FINISH.get(str(event.get("stopReason")), "stop"))
+                return self._form.finishes(_FINISH.get(str(event.get("stopReason")), "stop"))
             case "metadata":
                 self._usage = event.get("usage") or {}
+        return b""
 
 
 def _exception(frame: Frame) -> str:

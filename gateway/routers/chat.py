@@ -1,4 +1,4 @@
-"""Chat completions of OpenAI, for the translations to providers with another API: requests, answers, streams. Pure.
+"""Requests for OpenAI's chat completions, for the translations to providers with another API. Pure.
 
 `anthropic` and `bedrock` use it. Messages become blocks in Anthropic's form, which `bedrock` turns into its own.
 """
@@ -9,9 +9,7 @@ import contextlib
 import json
 import math
 import re
-import time
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kubeapi.json_types import Json
@@ -28,13 +26,6 @@ class NotTranslatable(Exception):
         super().__init__(why)
         self.why = why
         self.param = param
-
-
-class AnswerIncomplete(Exception):
-    """An answer ended before it was complete, or it is not valid."""
-
-
-# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def check_supported(values: Mapping[str, Any], provider: str) -> None:
@@ -180,125 +171,3 @@ def objects(value: Any, field: str) -> list[Json]:
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise NotTranslatable(f"`{field}` is not a list of objects", field)
     return value
-
-
-# --- answers ----------------------------------------------------------------------------------------------------------
-
-
-def new_id() -> str:
-    """Return an id for an answer to which the provider gave none."""
-    return f"chatcmpl-{uuid.uuid4().hex}"
-
-
-def tool_call(call_id: str, name: str, arguments: Any) -> Json:
-    """Return a call of a whole answer."""
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-
-
-def completion(answer_id: Any, model: str, text: str, calls: list[Json], finish: str, usage: Json) -> bytes:
-    """Return a whole answer."""
-    message = {"role": "assistant", "content": text or (None if calls else "")}
-    choice = {
-        "index": 0,
-        "message": {**message, "tool_calls": calls} if calls else message,
-        "finish_reason": finish,
-        "logprobs": None,
-    }
-    made = {
-        "id": answer_id,
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [choice],
-        "usage": usage,
-    }
-    return json.dumps(made).encode() + b"\n"
-
-
-def usage_of(prompt: int, completion: int, cached: int) -> Json:
-    """Return the usage of an answer. `prompt` includes the cached tokens."""
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
-def error_body(message: str, kind: str) -> bytes:
-    """Return an error in OpenAI's form."""
-    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": kind}}).encode() + b"\n"
-
-
-class FixedError:
-    """Replaces a provider's error by a text of the gateway. A provider may repeat a prompt in its error."""
-
-    def __init__(self, provider: str, status: int) -> None:
-        """`status`: of the answer, 400 or above."""
-        why, kind = f"{provider} failed to answer ({status})", "server_error"
-        match status:
-            case 400 | 413 | 422:
-                why = f"{provider} refused the request as not valid ({status}); check its fields and its length"
-                kind = "invalid_request_error"
-            case 404:
-                why = f"{provider} does not know the model, or does not serve it at the router's `url` (404)"
-                kind = "invalid_request_error"
-            case 429:
-                why = f"{provider} limits the requests of the gateway's account (429); try again later"
-                kind = "rate_limit_exceeded"
-        self._body = error_body(why, kind)
-
-    def feed(self, data: bytes) -> bytes:  # noqa: ARG002 - the error is not passed on
-        return b""
-
-    def end(self) -> bytes:
-        return self._body
-
-
-class Chunks:
-    """Makes the chunks of a streamed answer."""
-
-    def __init__(self, model: str, *, with_usage: bool) -> None:
-        self.id = ""
-        self._model = model
-        self._with_usage = with_usage
-        self._created = int(time.time())
-        self._tools: dict[int, int] = {}
-        """The number of a tool call by the index of its block."""
-
-    def begin(self) -> Json:
-        """Return the first chunk."""
-        return self.chunk({"role": "assistant", "content": ""})
-
-    def tool_begins(self, index: int, call_id: str, name: str) -> Json:
-        """Return the chunk with the name of a tool. `index` is that of its block."""
-        number = self._tools[index] = len(self._tools)
-        function = {"name": name, "arguments": ""}
-        return self.chunk({"tool_calls": [{"index": number, "id": call_id, "type": "function", "function": function}]})
-
-    def tool_arguments(self, index: int, part: str) -> Json:
-        """Return a chunk with a part of a tool's arguments."""
-        return self.chunk({"tool_calls": [{"index": self._tools[index], "function": {"arguments": part}}]})
-
-    def chunk(self, delta: Json, finish: str | None = None) -> Json:
-        """Return a chunk with the next part of the message."""
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return {**self._base(), "choices": [choice], **({"usage": None} if self._with_usage else {})}
-
-    def last(self, usage: Json) -> bytes:
-        """Return the end of the stream."""
-        made: Json = {**self._base(), "choices": [], "usage": usage}
-        return (events([made]) if self._with_usage else b"") + b"data: [DONE]\n\n"
-
-    def _base(self) -> Json:
-        return {
-            "id": self.id,
-            "object": "chat.completion.chunk",
-            "created": self._created,
-            "model": self._model,
-        }
-
-
-def events(chunks: Iterable[Json]) -> bytes:
-    """Return chunks as events of a stream."""
-    return b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in chunks)

@@ -22,6 +22,7 @@ from gateway.names import Names
 from gateway.routers.audit import AuditLine
 from gateway.routers.budgets import limits_of
 from gateway.routers.classification import classes_of
+from gateway.routers.endpoints import listed_endpoints
 from gateway.routers.forwarding import Routed
 from gateway.routers.runtime import Routers, RouterState, listed_by
 from gateway.routers.selection import SENSITIVE, Traits, choose, team_may_use
@@ -157,6 +158,7 @@ def entries(caller: Caller, routers: Routers, names: Names) -> list[Json]:
 
 def entry(name: str, router: Router) -> Json:
     """Return one name of a router for the list of models."""
+    named = [each for each in router.backends if name in (each.name, each.display_name)]
     return {
         "id": name,
         "object": "model",
@@ -165,6 +167,7 @@ def entry(name: str, router: Router) -> Json:
         "root": f"{router.namespace}/{router.name}",
         "parent": None,
         "status": "ready",
+        **listed_endpoints(named or router.backends),
     }
 
 

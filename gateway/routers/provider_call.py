@@ -14,7 +14,7 @@ from agent.proxy.framing import Body, Chunked, ResponseHead, Sized, UntilClose
 from gateway.engines.exchange import Requester
 from gateway.errors import GatewayError
 from gateway.limits import GatewayLimits
-from gateway.routers.chat import AnswerIncomplete, FixedError
+from gateway.routers.answers import AnswerIncomplete, FixedError
 from gateway.routers.connections import ProviderConnections
 from gateway.routers.google_tokens import TokenRefused
 from gateway.routers.provider_requests import ProviderRequest
@@ -149,6 +149,8 @@ class ProviderCall:
                 message = f"the provider compressed its answer ({_one_line(encoding)[:32]}) unasked"
                 return GatewayError(502, "upstream_failed", message)
             translation = request.answer if status < 400 else request.error(status)
+            if status < 400:
+                request.read_headers(answer.headers)
             kind = (request.content_type if status < 400 else "") or answer.headers.get(
                 "Content-Type", "application/json"
             )

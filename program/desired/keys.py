@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -37,6 +38,8 @@ ANNOTATION_API_KEY_SECRET = "herdsman.dev/api-key-secret"  # noqa: S105 - the na
 ANNOTATION_ENGINE_KEY = "herdsman.dev/engine-key"
 """On a service, `"true"`: its engines demand a key that the loop makes and only Herdsman's gateway knows. On a Secret:
 it has such a key."""
+ANNOTATION_ENGINE_KEY_GENERATION = "herdsman.dev/engine-key-generation"
+"""On a service with such a key: its number, 1 without the annotation. Another number replaces the key."""
 SYSTEM_NAMESPACE = "herdsman-system"
 """The namespace of an installation that chooses no other, and of the hosts' Leases."""
 ANNOTATION_NETWORK_POLICY = "herdsman.dev/network-policy"
@@ -163,9 +166,18 @@ def owner_of(cr: JsonView) -> Owner | None:
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
-def engine_key_secret(service: str) -> str:
-    """Return the name of the Secret with the key that the loop makes for a service's engines."""
-    return f"{service}-engine-key"
+def engine_key_secret(service: str, generation: int = 1) -> str:
+    """Return the name of the Secret with the key that the loop makes for a service's engines.
+
+    Each generation has a Secret of its own, so that pods of the last one keep theirs during a roll-out.
+    """
+    return f"{service}-engine-key" if generation == 1 else f"{service}-engine-key-{generation}"
+
+
+def engine_key_generation(annotations: Mapping[str, str]) -> int | None:
+    """Return which key the loop makes for a service's engines, counted from 1; None for an invalid annotation."""
+    written = annotations.get(ANNOTATION_ENGINE_KEY_GENERATION, "1")
+    return int(written) if re.fullmatch(r"[1-9][0-9]{0,5}", written) else None
 
 
 def is_label_value(name: str) -> bool:

@@ -43,6 +43,7 @@ POD_ONLY_ANNOTATIONS = (
     keys.ANNOTATION_EXPOSE,
     keys.ANNOTATION_API_KEY_SECRET,
     keys.ANNOTATION_ENGINE_KEY,
+    keys.ANNOTATION_ENGINE_KEY_GENERATION,
     keys.ANNOTATION_NETWORK_POLICY,
     keys.ANNOTATION_ONLY_GATEWAY,
     keys.ANNOTATION_MAX_UNAVAILABLE,
@@ -94,8 +95,8 @@ class Annotated(FrozenModel):
 
     expose: Exposure | None = None
     api_key: SecretKey | None = None
-    engine_key: bool = False
-    """The loop makes the API key."""
+    engine_key: int | None = None
+    """The loop makes the API key: its generation, counted from 1."""
     network: NetworkAccess | None = None
     max_unavailable: str = ""
     rollback: bool = False
@@ -224,7 +225,7 @@ def _api_key(annotations: Mapping[str, str]) -> SecretKey | None:
     return SecretKey(name=name, key=key)
 
 
-def _engine_key(annotations: Mapping[str, str]) -> bool:
+def _engine_key(annotations: Mapping[str, str]) -> int | None:
     wanted = _flag(annotations, keys.ANNOTATION_ENGINE_KEY, default=False)
     if wanted and annotations.get(keys.ANNOTATION_API_KEY_SECRET):
         other = keys.ANNOTATION_API_KEY_SECRET
@@ -232,7 +233,10 @@ def _engine_key(annotations: Mapping[str, str]) -> bool:
             keys.ANNOTATION_ENGINE_KEY,
             f"has Herdsman make a key, and annotation {other} names yours; remove one of them",
         )
-    return wanted
+    generation = keys.engine_key_generation(annotations)
+    if generation is None:
+        raise _invalid(keys.ANNOTATION_ENGINE_KEY_GENERATION, "is not a whole number from 1 to 999999")
+    return generation if wanted else None
 
 
 def _network(annotations: Mapping[str, str]) -> NetworkAccess | None:

@@ -8,7 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_API_KEY_SECRET, ANNOTATION_ENGINE_KEY, engine_key_secret
+from program.desired.keys import (
+    ANNOTATION_API_KEY_SECRET,
+    ANNOTATION_ENGINE_KEY,
+    engine_key_generation,
+    engine_key_secret,
+)
 from program.dialects.annotations import API_KEY
 from program.runtimes.llamacpp import LlamaCppRuntime
 from program.runtimes.tgi import TgiRuntime
@@ -26,13 +31,24 @@ def key_of(dialect: str, cr: Json) -> tuple[str, str] | None:
         name, slash, key = written.partition("/")
         return name, key if slash else API_KEY
     if dialect == "llmkube" and annotations.get(ANNOTATION_ENGINE_KEY) == "true":
-        return engine_key_secret(cr["metadata"]["name"]), API_KEY
+        return engine_key_secret(cr["metadata"]["name"], engine_key_generation(annotations) or 1), API_KEY
     for variable in _environment(dialect, cr.get("spec")):
         reference = _get(_get(variable, "valueFrom"), "secretKeyRef")
         name, key = _get(reference, "name"), _get(reference, "key")
         if _get(variable, "name") in _VARIABLES and isinstance(name, str) and isinstance(key, str):
             return name, key
     return None
+
+
+def keys_of(dialect: str, cr: Json) -> tuple[tuple[str, str], ...]:
+    """Return what `key_of` returns, and where the key before is that replicas may still have during a roll-out."""
+    key, metadata = key_of(dialect, cr), cr["metadata"]
+    generation = engine_key_generation(metadata.get("annotations") or {}) or 1
+    if key is None:
+        return ()
+    if generation == 1 or key != (engine_key_secret(metadata["name"], generation), API_KEY):
+        return (key,)
+    return key, (engine_key_secret(metadata["name"], generation - 1), API_KEY)
 
 
 def _environment(dialect: str, spec: Any) -> list[Any]:

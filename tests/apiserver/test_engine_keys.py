@@ -11,15 +11,20 @@ from typing import Any
 import pytest
 
 from automation.certificates.engine_keys import LOOK_EVERY, REASON_FAILED, EngineKeys
+from automation.cli import exits
+from automation.cli.main import invoke
 from automation.install import permissions
+from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import Forbidden
+from kubeapi.errors import Forbidden, NotFound
 from kubeapi.json_types import Json
 from program.desired.engines import SecretKey
 from program.desired.keys import Owner, ServiceKey
 from program.desired.service import DesiredService
+from tests.support import loop
 from tests.support.builders import service
+from tests.support.loop import eventually
 from tools.localcluster import LocalCluster
 
 NAME = "chat-engine-key"
@@ -124,3 +129,64 @@ def test_a_service_without_the_annotation_costs_no_request(make_scene: Any) -> N
     scene: Scene = make_scene()
     assert scene.keys.ensure(scene.key, scene.desired.model_copy(update={"engine_key": None})) is None
     assert scene.loop.requests_total == 0
+
+
+# --- replacement ------------------------------------------------------------------------------------------------------
+
+
+def pod_with(secret: str) -> Json:
+    reference = {"name": "LLAMA_API_KEY", "valueFrom": {"secretKeyRef": {"name": secret, "key": "api-key"}}}
+    container = {"name": "llama-server", "image": "registry.example/engine:1", "env": [reference]}
+    metadata = {"name": "chat-1", "labels": {naming.LABEL_SERVICE: "chat"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+def test_a_replacement_goes_on_after_an_interruption_and_deletes_only_what_herdsman_made(
+    kubeconfig: Path, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin = KubeClient.from_kubeconfig(str(kubeconfig))
+    command = ["key", "rotate-engine", "chat", "-n", namespace, "--kubeconfig", str(kubeconfig)]
+    document = {
+        "apiVersion": kinds.INFERENCE_SERVICES.api_version,
+        "kind": kinds.INFERENCE_SERVICES.kind,
+        "metadata": {"name": "chat"},
+        "spec": {"modelRef": "base"},
+    }
+    try:
+        loop.install_crds(admin)
+        admin.create(kinds.INFERENCE_SERVICES, namespace, document)
+        assert invoke(command) == 1
+        assert "no key that Herdsman made" in capsys.readouterr().err
+        change = {"metadata": {"annotations": {"herdsman.dev/engine-key": "true"}}}
+        admin.patch(kinds.INFERENCE_SERVICES, namespace, "chat", change)
+        own = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME}, "stringData": {"api-key": "mine"}}
+        admin.create(kinds.SECRETS, namespace, own)
+        eventually(lambda: loop.find(admin, kinds.SERVICE_ACCOUNTS, namespace, "default"), what="the account of pods")
+        admin.create(kinds.PODS, namespace, pod_with(NAME))
+
+        assert invoke([*command, "--timeout", "1s"]) == exits.TIMED_OUT
+        assert "1 of 1 pods still have the old key" in capsys.readouterr().err
+        second = admin.get(kinds.SECRETS, namespace, f"{NAME}-2")
+        assert second["metadata"]["ownerReferences"][0]["kind"] == "InferenceService"
+        admin.delete(kinds.PODS, namespace, "chat-1", grace_period_s=0)
+        assert invoke(command) == 0, "the first generation was the user's own key, so the next one begins"
+        assert admin.get(kinds.SECRETS, namespace, NAME)["data"] == {"api-key": base64.b64encode(b"mine").decode()}
+        annotations = admin.get(kinds.INFERENCE_SERVICES, namespace, "chat")["metadata"]["annotations"]
+        assert annotations["herdsman.dev/engine-key-generation"] == "3"
+        with pytest.raises(NotFound):
+            admin.get(kinds.SECRETS, namespace, f"{NAME}-2")
+
+        admin.create(kinds.PODS, namespace, pod_with(f"{NAME}-3"))
+        assert invoke([*command, "--timeout", "1s"]) == exits.TIMED_OUT
+        admin.delete(kinds.PODS, namespace, "chat-1", grace_period_s=0)
+        capsys.readouterr()
+        assert invoke(command) == 0
+        written = capsys.readouterr()
+        assert "Goes on" in written.err
+        assert "Finished the last replacement" in written.out
+        assert "hde-" not in written.out + written.err
+        with pytest.raises(NotFound):
+            admin.get(kinds.SECRETS, namespace, f"{NAME}-3")
+        assert admin.get(kinds.SECRETS, namespace, f"{NAME}-4")
+    finally:
+        admin.close()

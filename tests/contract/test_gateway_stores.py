@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import threading
 import time
 from collections.abc import Iterator
@@ -19,12 +20,14 @@ from gateway.accounting.stores import PostgresStore, SqliteStore, SqlStore, Stor
 from gateway.accounting.usage_report import UsageBy
 from gateway.price import MOST_SUM
 from tests.support.postgres import PASSWORD, Postgres
-from tests.support.redis import Redis
+from tests.support.redis import Redis, RedisCluster, RedisSentinel
 
 REQUESTS = Limit("key/a/requests", Unit.REQUESTS, 3, 10**9)
 TOKENS = Limit("key/a/tokens", Unit.TOKENS, 100, 10**9, is_budget=True)
 COUNTER = Counter(TOKENS.scope, TOKENS.window(10**9 + 1))
 KEY = UsageKey(int(time.time()) // 3600 * 3600 - 3600, "a", "ci", "ml", "prod/chat")
+SLOT = binascii.crc_hqx(b"herdsman-gateway", 0) % 16384
+"""Of all keys in a cluster: CRC16 of the hash tag."""
 NO_BATCH = Batch(0, {}, {})
 
 
@@ -96,6 +99,18 @@ class RedisWorld:
         return self._server.call("ZSCORE", f"{PREFIX}:gateways", gateway) is not None
 
 
+class ClusterWorld(RedisWorld):
+    def __init__(self, cluster: RedisCluster) -> None:
+        self._cluster = cluster
+        super().__init__(cluster.owner(SLOT))
+
+    def open(self) -> Store:
+        # The first node is gone, and the second one has other slots.
+        other = next(each for each in self._cluster.nodes if each is not self._server)
+        url = f"redis+cluster://127.0.0.1:1,127.0.0.1:{other.port}"
+        return RedisStore(url, environment=self._cluster.environment)
+
+
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
     running = Postgres()
@@ -110,13 +125,22 @@ def redis() -> Iterator[Redis]:
     running.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    running = RedisCluster()
+    yield running
+    running.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "cluster"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     match request.param:
         case "sqlite":
             return SqliteWorld(tmp_path / "new" / "gateway.db")
         case "postgresql":
             return PostgresWorld(request.getfixturevalue("postgres"))
+        case "cluster":
+            return ClusterWorld(request.getfixturevalue("cluster"))
         case _:
             return RedisWorld(request.getfixturevalue("redis"))
 
@@ -322,3 +346,54 @@ def test_a_server_that_went_is_used_again_when_it_is_back(redis: Redis) -> None:
     redis.start()
     assert spent(store) == {TOKENS.scope: 5}
     store.close()
+
+
+def test_the_slot_of_the_keys_is_moved_and_nothing_is_lost_or_counted_twice(cluster: RedisCluster) -> None:
+    world = ClusterWorld(cluster)
+    store, other = world.open(), world.open()
+    source = cluster.owner(SLOT)
+    target = next(each for each in cluster.nodes if each is not source)
+    charged = Batch(1, {COUNTER: (COUNTER.window + TOKENS.window_s, 25)}, {KEY: Usage(1)})
+    exchange(store, "g", charged)
+    cluster.begin_move(SLOT, source, target)
+    cluster.move_keys(SLOT, source, target, most=2)
+    for each in (store, other):
+        # Counters would be missing on either node.
+        with pytest.raises(StoreAway, match="moving"):
+            exchange(each, "h", charged)
+    cluster.move_keys(SLOT, source, target, most=1000)
+    cluster.end_move(SLOT, target)
+    for each in (store, other):
+        assert granted(exchange(each, "g", charged, ask(76))) == [False]
+        assert spent(each) == {TOKENS.scope: 25}
+    before = other.spent("key/")
+    cluster.begin_move(SLOT, target, source)
+    cluster.move_keys(SLOT, target, source, most=1000)
+    cluster.end_move(SLOT, source)
+    assert other.spent("key/") == before, "an open connection follows a finished move at once"
+    store.close()
+    other.close()
+
+
+def test_after_a_failover_the_new_master_has_the_limits() -> None:
+    running = RedisSentinel()
+    try:
+        store = RedisStore(running.url, environment=running.environment)
+        charged = Batch(1, {COUNTER: (COUNTER.window + TOKENS.window_s, 25)}, {})
+        exchange(store, "g", charged)
+        assert running.master.call("WAIT", 1, 60_000) == 1
+        running.fail_over()
+        with pytest.raises(StoreAway):
+            exchange(store, "g", charged)
+        exchange(store, "g", charged)
+        assert spent(store) == {TOKENS.scope: 25}
+        assert PASSWORD not in store.name
+        store.close()
+    finally:
+        running.close()
+
+
+def test_a_node_of_a_cluster_says_which_scheme_it_needs(cluster: RedisCluster) -> None:
+    other = next(each for each in cluster.nodes if each is not cluster.owner(SLOT))
+    with pytest.raises(StoreAway, match=r"redis\+cluster://"):
+        RedisStore(other.url, environment=cluster.environment).spent("key/")

@@ -60,7 +60,7 @@ def test_only_requests_that_name_an_adapter_get_it(llama_server: Path, tiny_mode
             return Say(status, text.encode())
 
         proxy.engines["p"] = engine
-        send = ReplicaRequests(proxy.client).asking(START, None)
+        send = ReplicaRequests(proxy.client).asking(START, ())
         missing = load("llamacpp", "x", "/adapters/x.gguf", send)
         assert missing.reason == AdapterReason.NOT_IN_ARGUMENTS
         found = {name: load("llamacpp", name, path, send) for name, path in files.items()}
@@ -110,7 +110,7 @@ def test_a_scale_of_zero_is_not_written_again(
             return Say(status, text.encode())
 
         proxy.engines["p"] = engine
-        send = ReplicaRequests(proxy.client).asking(START, None)
+        send = ReplicaRequests(proxy.client).asking(START, ())
         for _ in range(2):
             assert load("llamacpp", "sql", path, send).state == "loaded"
     assert asked == ["GET", "POST", "GET"]

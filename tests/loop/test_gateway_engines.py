@@ -6,14 +6,18 @@ import base64
 import contextlib
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.server.host_facts import own_address
+from automation.cli.main import invoke
 from automation.install import permissions
+from components.naming import LABEL_SERVICE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
@@ -198,9 +202,106 @@ def test_an_engine_gets_a_key_that_the_loop_made_and_answers_the_gateway_alone(
     assert key not in (tmp_path / "gateway.log").read_text()
 
 
+def test_a_key_is_replaced_while_requests_go_on_and_none_fails(
+    client: KubeClient, cluster: LocalCluster, llama_server: Path, pulumi_cli: Path, tmp_path: Path
+) -> None:
+    where = "rotated-keys"
+    put(client, kinds.NAMESPACES, None, where)
+    kubeconfig = loop.grant_loop_rights(client, cluster, tmp_path / "loop-kubeconfig")
+    allow_keys(client)
+    loop.model(client, where)
+    loop.service(client, where, "chat", annotations={"herdsman.dev/engine-key": "true"}, runtime="llamacpp")
+    allow_secrets(client, where, "chat-engine-key", "chat-engine-key-2")
+    rights = grant_gateway_rights(client, cluster, tmp_path / "kubeconfig")
+
+    def secret_of_pods() -> str:
+        deployment = find(client, kinds.DEPLOYMENTS, where, "chat")
+        containers = deployment["spec"]["template"]["spec"]["containers"] if deployment else []
+        variables = [each for container in containers for each in container["env"] if each["name"] == "LLAMA_API_KEY"]
+        return str(variables[0]["valueFrom"]["secretKeyRef"]["name"]) if variables else ""
+
+    def key_in(name: str) -> str:
+        return base64.b64decode(client.get(kinds.SECRETS, where, name)["data"]["api-key"]).decode()
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(loop.loop_process(kubeconfig, tmp_path))
+        eventually(lambda: secret_of_pods() == "chat-engine-key", what="the pods' key")
+        first = key_in("chat-engine-key")
+        old = stack.enter_context(engine_process(llama_server, tmp_path, first, own_address()))
+        serve_replicas(client, where, old)
+        put(client, kinds.SERVICE_ACCOUNTS, where, "default")
+        # A pod as the Deployment's controller makes it.
+        reference = {
+            "name": "LLAMA_API_KEY",
+            "valueFrom": {"secretKeyRef": {"name": "chat-engine-key", "key": "api-key"}},
+        }
+        container = {"name": "llama-server", "image": "registry.example/engine:1", "env": [reference]}
+        metadata = {"name": "chat-1", "labels": {LABEL_SERVICE: "chat"}}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+        client.create(kinds.PODS, where, pod)
+        gateway = stack.enter_context(gateway_process(rights, tmp_path / "gateway.log", "-n", where))
+        eventually(lambda: completion(gateway, "chat")[0] == 200, what="an answer of the engine")
+        statuses: list[int] = []
+        stopping = threading.Event()
+
+        def ask() -> None:
+            while not stopping.is_set():
+                statuses.append(completion(gateway, "chat")[0])
+
+        clients = ThreadPoolExecutor(3)
+        stack.callback(clients.shutdown)
+        stack.callback(stopping.set)
+        for _ in range(2):
+            clients.submit(ask)
+        command = ["key", "rotate-engine", "chat", "-n", where, "--kubeconfig", str(cluster.kubeconfig)]
+        rotation = clients.submit(invoke, command)
+        eventually(lambda: secret_of_pods() == "chat-engine-key-2", what="the roll-out")
+        second = key_in("chat-engine-key-2")
+        assert second != first
+        new = stack.enter_context(engine_process(llama_server, tmp_path, second, own_address()))
+        eventually(lambda: completion(f"http://{new[0]}:{new[1]}", "chat")[0] == 401, what="the new replica")
+        serve_replicas(client, where, old, new)
+        asked = len(statuses)
+        eventually(lambda: len(statuses) > asked + 20, what="requests to both replicas")
+        assert not rotation.done(), "a pod still has the old key"
+        serve_replicas(client, where, new)
+        asked = len(statuses)
+        eventually(lambda: len(statuses) > asked + 10, what="requests to the new replica")
+        client.delete(kinds.PODS, where, "chat-1", grace_period_s=0)
+        assert rotation.result(60) == 0
+        assert find(client, kinds.SECRETS, where, "chat-engine-key") is None
+        asked = len(statuses)
+        eventually(lambda: len(statuses) > asked + 5, what="requests after the rotation")
+        assert set(statuses) == {200}
+    log = (tmp_path / "gateway.log").read_text()
+    assert first not in log
+    assert second not in log
+
+
+def serve_replicas(client: KubeClient, where: str, *places: tuple[str, int]) -> None:
+    """Have EndpointSlices with these replicas of the service `chat`, as its pods' controller makes them."""
+    wanted = {f"chat-{port}": (address, port) for address, port in places}
+    present = {each["metadata"]["name"] for each in client.list(kinds.ENDPOINT_SLICES, where)["items"]}
+    for name in wanted.keys() - present:
+        address, port = wanted[name]
+        endpoint_slice = {
+            "apiVersion": kinds.ENDPOINT_SLICES.api_version,
+            "kind": kinds.ENDPOINT_SLICES.kind,
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "chat"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "ports": [{"name": "http", "protocol": "TCP", "port": port}],
+        }
+        client.create(kinds.ENDPOINT_SLICES, where, endpoint_slice)
+    for name in present - wanted.keys():
+        client.delete(kinds.ENDPOINT_SLICES, where, name)
+
+
 def allow_keys(client: KubeClient) -> None:
     """Give the loop the right to make keys of engines, as an installation with a gateway does."""
     role, binding = client.mapping(ROLES, "ClusterRole"), client.mapping(ROLES, "ClusterRoleBinding")
+    if find(client, role, None, "engine-keys") is not None:
+        return
     put(client, role, None, "engine-keys", rules=[each.rule for each in permissions.ENGINE_KEYS])
     group = "rbac.authorization.k8s.io"
     subjects = [{"kind": "User", "name": loop.LOOP_USER, "apiGroup": group}]

@@ -1,4 +1,4 @@
-"""A Redis or Valkey server for tests: with a password, if wanted with TLS, and with methods that stop and start it."""
+"""Redis or Valkey servers for tests, with a password: one, if wanted with TLS, a cluster, and one with a sentinel."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from automation.certificates.files import serving_files
 from gateway.accounting.resp import RespBroken, RespConnection, RespError, Server
 from tests.support import needs
+from tests.support.loop import eventually
+from tests.support.supervising import free_port
 
 PASSWORD = "tiger tiger/burning@bright"
 
@@ -21,21 +24,20 @@ PASSWORD = "tiger tiger/burning@bright"
 class Redis:
     """One server on loopback. Its data survives `stop`."""
 
-    def __init__(self, *, tls: bool = False) -> None:
+    def __init__(self, *further: str, tls: bool = False, sentinel: bool = False) -> None:
+        """`further` are lines of its configuration. `sentinel`: it is no database."""
         needs.require("Redis")
         self._tls = tls
+        self._is_sentinel = sentinel
         self._directory = Path(tempfile.mkdtemp(prefix="herdsman-redis-"))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         lines = [
             "bind 127.0.0.1",
             f"port {0 if tls else self.port}",
             f'requirepass "{PASSWORD}"',
-            "appendonly yes",
-            "appendfsync always",
-            'save ""',
+            *(() if sentinel else ("appendonly yes", "appendfsync always", 'save ""')),
             f"dir {self._directory}",
+            *further,
         ]
         if tls:
             for file, data in serving_files((), ("127.0.0.1",), now=datetime.now(UTC)).items():
@@ -64,7 +66,7 @@ class Redis:
         """The credentials."""
         return {"REDISCLI_AUTH": PASSWORD}
 
-    def call(self, *command: str | int) -> object:
+    def call(self, *command: Any) -> Any:
         """Send one command over a connection of its own, without TLS."""
         connection = RespConnection(Server("127.0.0.1", self.port, password=PASSWORD), connect_s=10.0, reply_s=10.0)
         try:
@@ -76,7 +78,8 @@ class Redis:
         program = needs.redis_program()
         assert program is not None
         with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen([program, str(self._directory / "redis.conf")], stdout=log, stderr=log)
+            command = [program, str(self._directory / "redis.conf"), *(["--sentinel"] if self._is_sentinel else [])]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 60
         while not self._answers():
             assert self._process.poll() is None, (self._directory / "log").read_text()
@@ -100,6 +103,143 @@ class Redis:
                 return True
             return False
         try:
-            return self.call("PING") == b"PONG"
+            return bool(self.call("PING") == b"PONG")
         except (RespBroken, RespError):
             return False  # it does not listen yet, or reads its data
+
+
+class RedisCluster:
+    """Three masters on loopback that share the slots."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Redis] = []
+        try:
+            for _ in range(3):
+                bus = free_port()
+                # A node that a busy machine delays is not taken for a dead one.
+                lines = ("cluster-enabled yes", f"cluster-port {bus}", "cluster-node-timeout 60000")
+                self.nodes.append(Redis(*lines, f'masterauth "{PASSWORD}"'))
+                self.nodes[-1].call("CLUSTER", "ADDSLOTSRANGE", *_SLOTS[len(self.nodes) - 1])
+                self.nodes[0].call("CLUSTER", "MEET", "127.0.0.1", self.nodes[-1].port, bus)
+            eventually(lambda: all(map(_is_complete, self.nodes)), what="the cluster", timeout_s=60)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The credentials."""
+        return {"REDISCLI_AUTH": PASSWORD}
+
+    def owner(self, slot: int) -> Redis:
+        """Return the node that has a slot."""
+        [found] = [each for each in self.nodes if _has(each, slot)]
+        return found
+
+    def begin_move(self, slot: int, source: Redis, target: Redis) -> None:
+        """Have a slot moved: from now on its keys may be on either node."""
+        target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", _id(source))
+        source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", _id(target))
+
+    def move_keys(self, slot: int, source: Redis, target: Redis, *, most: int) -> None:
+        """Move some of its keys."""
+        keys = source.call("CLUSTER", "GETKEYSINSLOT", slot, most)
+        assert isinstance(keys, list)
+        command: list[Any] = ["MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "AUTH", PASSWORD, "KEYS"]
+        assert source.call(*command, *keys) == b"OK"
+
+    def end_move(self, slot: int, target: Redis) -> None:
+        """Tell the nodes that the slot is moved."""
+        for node in (target, *self.nodes):
+            node.call("CLUSTER", "SETSLOT", slot, "NODE", _id(target))
+
+    def close(self) -> None:
+        """Stop all, and remove the data."""
+        for node in self.nodes:
+            node.close()
+
+
+class RedisSentinel:
+    """A master, its replica, and a sentinel that demands the password too."""
+
+    def __init__(self) -> None:
+        self._sentinel: Redis | None = None
+        self.master = Redis()
+        self.replica = Redis(f"replicaof 127.0.0.1 {self.master.port}", f'masterauth "{PASSWORD}"')
+        try:
+            eventually(lambda: "master_link_status:up" in _info(self.replica), what="the replica", timeout_s=60)
+            self._sentinel = Redis(
+                f"sentinel monitor accounts 127.0.0.1 {self.master.port} 1",
+                f'sentinel auth-pass accounts "{PASSWORD}"',
+                "sentinel down-after-milliseconds accounts 60000",
+                sentinel=True,
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def url(self) -> str:
+        """The address for a gateway, with a sentinel that is gone before the one that runs."""
+        assert self._sentinel is not None
+        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self._sentinel.port}/accounts"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The credentials."""
+        return {"REDISCLI_AUTH": PASSWORD}
+
+    def fail_over(self) -> None:
+        """Have the replica promoted, and kill the master."""
+        sentinel = self._sentinel
+        assert sentinel is not None
+
+        def accepted() -> bool:
+            try:
+                return bool(sentinel.call("SENTINEL", "FAILOVER", "accounts") == b"OK")
+            except RespError:
+                return False  # it does not know the replica yet
+
+        eventually(accepted, what="a failover", timeout_s=60)
+        place = [b"127.0.0.1", str(self.replica.port).encode()]
+        name = "GET-MASTER-ADDR-BY-NAME"
+        eventually(lambda: sentinel.call("SENTINEL", name, "accounts") == place, what="the new master", timeout_s=60)
+        self.master.stop()
+
+    def close(self) -> None:
+        """Stop all, and remove the data."""
+        for each in (self._sentinel, self.replica, self.master):
+            if each is not None:
+                each.close()
+
+
+_SLOTS = ((0, 5460), (5461, 10922), (10923, 16383))
+
+
+def _info(node: Redis) -> str:
+    found = node.call("INFO", "replication")
+    assert isinstance(found, bytes)
+    return found.decode()
+
+
+def _is_complete(node: Redis) -> bool:
+    found = node.call("CLUSTER", "INFO")
+    assert isinstance(found, bytes)
+    return b"cluster_state:ok" in found and b"cluster_slots_ok:16384" in found
+
+
+def _id(node: Redis) -> str:
+    found = node.call("CLUSTER", "MYID")
+    assert isinstance(found, bytes)
+    return found.decode()
+
+
+def _has(node: Redis, slot: int) -> bool:
+    try:
+        node.call("CLUSTER", "COUNTKEYSINSLOT", slot)
+        found = node.call("CLUSTER", "SLOTS")
+    except RespError:
+        return False
+    assert isinstance(found, list)
+    own = _id(node).encode()
+    return any(first <= slot <= last and master[2] == own for first, last, master, *_ in found)

@@ -48,7 +48,7 @@ from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
-from program.dialects.engine_keys import key_of
+from program.dialects.engine_keys import keys_of
 from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of, runtime_of
 from program.dialects.llmkube.status.adapter import adapter_status
 from program.dialects.registry import LLMKUBE
@@ -296,7 +296,7 @@ class LoraAdapters:
         self, adapter: Adapter, service: Json, starts: Iterable[EngineStart], wanted: Literal["loaded", "absent"]
     ) -> dict[str, AdapterOutcome | None]:
         """Return what each replica said last, by pod, and have those asked that are due."""
-        engine, secret = runtime_of(service), key_of(LLMKUBE, service)
+        engine, secrets = runtime_of(service), keys_of(LLMKUBE, service)
 
         def ask(start: EngineStart, before: AdapterOutcome | None) -> AdapterOutcome:
             if wanted == "absent" and engine in KEPT_UNTIL_RESTART:
@@ -308,7 +308,7 @@ class LoraAdapters:
             try:
                 if wanted == "loaded" and self._is_ending(adapter.uid):
                     return AdapterOutcome(state="absent", reason=AdapterReason.UNLOADING)
-                send = self._requests.asking(start, secret)
+                send = self._requests.asking(start, secrets)
                 if wanted == "loaded":
                     return following(before, engine_requests.load(engine, adapter.name, adapter.path, send))
                 return following(before, engine_requests.unload(engine, adapter.name, send))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import http.client
 import json
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from automation.serving.adapters.engine_requests import Ask, RequestFailed
@@ -33,15 +35,18 @@ class ReplicaRequests:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
-    def asking(self, start: EngineStart, secret: tuple[str, str] | None) -> Ask:
-        """Return the function that sends requests to a replica. `secret` is Secret and key of the engine's API key.
+    def asking(self, start: EngineStart, secrets: Sequence[tuple[str, str]]) -> Ask:
+        """Return the function that sends requests to a replica. `secrets` has Secret and key of the engine's API key.
 
-        Raises RequestFailed if the key cannot be read.
+        Further ones are those before it, which replicas may still demand. Raises RequestFailed if the first one cannot
+        be read.
         """
-        if secret is None:
+        if not secrets:
             return _Proxied(self._client, start)
-        key = self._key(start.namespace, *secret)
-        return _Direct(self._address(start), start.port, key)
+        present, *earlier = secrets
+        key = self._key(start.namespace, *present)
+        others = [functools.partial(self._key, start.namespace, *each) for each in earlier]
+        return _Direct(self._address(start), start.port, key, others)
 
     def _key(self, namespace: str, name: str, key: str) -> str:
         unreadable = AdapterReason.ENGINE_KEY_NOT_READABLE
@@ -101,14 +106,26 @@ class _Proxied:
 class _Direct:
     """Requests to the pod's address, with the engine's key."""
 
-    def __init__(self, address: str, port: int, key: str) -> None:
+    def __init__(self, address: str, port: int, key: str, others: Sequence[Callable[[], str]]) -> None:
+        """`others` read the keys that are tried if the engine refuses the first one."""
         self._address = address
         self._port = port
         self._key = key
+        self._others = list(others)
 
     def __call__(self, method: str, path: str, body: Any, timeout_s: float) -> Exchange:
+        answer = self._sent(self._key, method, path, body, timeout_s)
+        while answer.status == 401 and self._others:
+            try:
+                self._key = self._others.pop(0)()
+            except RequestFailed:
+                continue  # it is deleted when no replica demands it any more
+            answer = self._sent(self._key, method, path, body, timeout_s)
+        return answer
+
+    def _sent(self, key: str, method: str, path: str, body: Any, timeout_s: float) -> Exchange:
         connection = http.client.HTTPConnection(self._address, self._port, timeout=timeout_s)
-        headers = {"Authorization": f"Bearer {self._key}"}
+        headers = {"Authorization": f"Bearer {key}"}
         data = None
         if body is not None:
             data = json.dumps(body).encode()

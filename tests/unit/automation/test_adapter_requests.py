@@ -20,7 +20,7 @@ KEY = "sk-of-the-engine"
 
 def asking(proxy: PodProxy, engine: AdapterEngine) -> Ask:
     proxy.engines["p"] = engine.answer
-    return ReplicaRequests(proxy.client).asking(START, None)
+    return ReplicaRequests(proxy.client).asking(START, ())
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
@@ -50,7 +50,7 @@ def test_an_adapter_that_another_client_loads_meanwhile_counts_as_loaded(kind: A
 
     with PodProxy() as proxy:
         proxy.engines["p"] = late
-        outcome = load(kind, "sql", "/adapters/sql", ReplicaRequests(proxy.client).asking(START, None))
+        outcome = load(kind, "sql", "/adapters/sql", ReplicaRequests(proxy.client).asking(START, ()))
     assert outcome.state == "loaded"
     assert engine.changes() == ["load_lora_adapter"]
 
@@ -126,7 +126,7 @@ def test_llama_server_without_the_argument_says_what_to_add() -> None:
 def test_any_answer_becomes_a_reason(kind: Any, said: Say, reason: str) -> None:
     with PodProxy() as proxy:
         proxy.engines["p"] = lambda *_: said
-        outcome = load(kind, "sql", "/a", ReplicaRequests(proxy.client).asking(START, None))
+        outcome = load(kind, "sql", "/a", ReplicaRequests(proxy.client).asking(START, ()))
     assert (outcome.state, outcome.reason) == ("failed", reason)
     assert len(outcome.message) <= 300
 
@@ -152,14 +152,29 @@ def test_an_engine_with_a_key_is_asked_directly_with_the_key_of_the_secret() -> 
     with EngineServer(engine, key=KEY) as server, PodProxy() as proxy:
         proxy.other = api(secret_of(KEY.encode() + b"\n"))
         start = START._replace(port=server.port)
-        ask = ReplicaRequests(proxy.client).asking(start, ("keys", "api-key"))
+        ask = ReplicaRequests(proxy.client).asking(start, [("keys", "api-key")])
         assert load("vllm", "sql", "/adapters/sql", ask).state == "loaded"
         assert proxy.asked == [], "the API server would drop the key"
         proxy.other = api(secret_of(b"another"))
-        ask = ReplicaRequests(proxy.client).asking(start, ("keys", "api-key"))
+        ask = ReplicaRequests(proxy.client).asking(start, [("keys", "api-key")])
         refused = load("vllm", "sql", "/adapters/sql", ask)
     assert refused.reason == AdapterReason.ENGINE_KEY_REFUSED
     assert "another" not in refused.message
+
+
+@pytest.mark.parametrize("earlier", [KEY, "yet another"])
+def test_a_replica_that_is_not_replaced_yet_gets_the_key_before(earlier: str) -> None:
+    with EngineServer(AdapterEngine(), key=KEY) as server, PodProxy() as proxy:
+        present = api(secret_of(b"another"))
+
+        def answer(method: str, path: str, body: Any) -> Say:
+            return secret_of(earlier.encode()) if path.endswith("/secrets/before") else present(method, path, body)
+
+        proxy.other = answer
+        secrets = [("keys", "api-key"), ("gone", "api-key"), ("before", "api-key")]
+        ask = ReplicaRequests(proxy.client).asking(START._replace(port=server.port), secrets)
+        outcome = load("vllm", "sql", "/adapters/sql", ask)
+    assert (outcome.state == "loaded") == (earlier == KEY)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +191,7 @@ def test_a_key_that_cannot_be_read_is_a_reason(secret: Say) -> None:
     with PodProxy() as proxy:
         proxy.other = api(secret)
         with pytest.raises(RequestFailed) as failed:
-            ReplicaRequests(proxy.client).asking(START, ("keys", "api-key"))
+            ReplicaRequests(proxy.client).asking(START, [("keys", "api-key")])
     assert failed.value.outcome.reason == AdapterReason.ENGINE_KEY_NOT_READABLE
 
 
@@ -184,5 +199,5 @@ def test_the_key_is_not_sent_to_another_pod_of_the_same_name() -> None:
     with PodProxy() as proxy:
         proxy.other = api(secret_of(KEY.encode()), uid="uid-of-another")
         with pytest.raises(RequestFailed) as failed:
-            ReplicaRequests(proxy.client).asking(START, ("keys", "api-key"))
+            ReplicaRequests(proxy.client).asking(START, [("keys", "api-key")])
     assert failed.value.outcome.reason == AdapterReason.REPLICA_UNREACHABLE

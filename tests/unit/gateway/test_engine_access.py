@@ -17,8 +17,8 @@ from gateway.engines.access import (
 )
 from gateway.names import ServiceName
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_API_KEY_SECRET, ANNOTATION_ENGINE_KEY
-from program.dialects.engine_keys import key_of
+from program.desired.keys import ANNOTATION_API_KEY_SECRET, ANNOTATION_ENGINE_KEY, ANNOTATION_ENGINE_KEY_GENERATION
+from program.dialects.engine_keys import key_of, keys_of
 
 KEYS = SecretName("prod", "keys")
 CERTIFICATES = SecretName("prod", "chat-kserve-self-signed-certs")
@@ -44,6 +44,11 @@ def pem(now: datetime.datetime | None = None) -> dict[str, str]:
         ("llmkube", cr({ANNOTATION_API_KEY_SECRET: "keys"}), ("keys", "api-key")),
         ("kserve", cr({ANNOTATION_API_KEY_SECRET: "keys/one"}), ("keys", "one")),
         ("llmkube", cr({ANNOTATION_ENGINE_KEY: "true"}), ("chat-engine-key", "api-key")),
+        (
+            "llmkube",
+            cr({ANNOTATION_ENGINE_KEY: "true", ANNOTATION_ENGINE_KEY_GENERATION: "3"}),
+            ("chat-engine-key-3", "api-key"),
+        ),
         ("llmkube", cr({ANNOTATION_ENGINE_KEY: "false"}), None),
         ("kserve", cr({ANNOTATION_ENGINE_KEY: "true"}), None),
         ("llmkube", cr(env=[{"name": "HOME", "value": "/"}, variable("VLLM_API_KEY")]), ("keys", "engine")),
@@ -59,16 +64,16 @@ def test_the_key_of_an_engine_is_found_in_its_service(dialect: str, given: Json,
 
 
 def test_only_the_needed_parts_of_secrets_are_read() -> None:
-    needed = requirements_of("kserve", ServiceName("prod", "chat"), ("keys", "engine"))
+    needed = requirements_of("kserve", ServiceName("prod", "chat"), [("keys", "engine")])
     assert needed.secrets(tls=False) == {KEYS: {"engine"}}
     assert needed.secrets(tls=True) == {KEYS: {"engine"}, CERTIFICATES: {"ca.crt", "tls.crt"}}
     assert needed.server_name == "chat-kserve-workload-svc.prod.svc"
-    assert requirements_of("llmkube", ServiceName("prod", "chat"), None).secrets(tls=True) == {}
+    assert requirements_of("llmkube", ServiceName("prod", "chat"), ()).secrets(tls=True) == {}
 
 
 @pytest.mark.parametrize("key", [("", "api-key"), ("..", "api-key"), ("a b", "x"), ("keys", ""), ("keys", "a/b")])
 def test_a_reference_that_names_no_secret_is_not_read_and_not_shown(key: tuple[str, str]) -> None:
-    needed = requirements_of("llmkube", ServiceName("prod", "chat"), key)
+    needed = requirements_of("llmkube", ServiceName("prod", "chat"), [key])
     assert needed.secrets(tls=True) == {}
     problem = access_of(needed, {}, tls=False).problem
     assert "neither the name of a Secret nor" in problem
@@ -78,8 +83,32 @@ def test_a_reference_that_names_no_secret_is_not_read_and_not_shown(key: tuple[s
 def test_a_key_becomes_a_header_and_is_not_shown() -> None:
     needed = Requirements(KeyReference(KEYS, "engine"))
     access = access_of(needed, {KEYS: SecretValues({"engine": "s3cret\n"})}, tls=False)
-    assert access.authorization == b"Authorization: Bearer s3cret\r\n"
+    assert access.authorizations == (b"Authorization: Bearer s3cret\r\n",)
     assert "s3cret" not in repr(access)
+
+
+def test_keys_before_the_present_one_are_tried_after_it() -> None:
+    """Pods take a new key only when they are replaced."""
+    service = ServiceName("prod", "chat")
+    one, two = (SecretName("prod", f"chat-engine-key{each}") for each in ("", "-2"))
+    first = access_of(
+        requirements_of("llmkube", service, keys_of("llmkube", cr({ANNOTATION_ENGINE_KEY: "true"}))),
+        {one: SecretValues({"api-key": "k1"}, {"api-key": "k0"})},
+        tls=False,
+    )
+    assert first.keys == ("k1", "k0"), "a value that was changed by hand"
+    rotated = cr({ANNOTATION_ENGINE_KEY: "true", ANNOTATION_ENGINE_KEY_GENERATION: "2"})
+    needed = requirements_of("llmkube", service, keys_of("llmkube", rotated))
+    assert needed.secrets(tls=False) == {one: {"api-key"}, two: {"api-key"}}
+    known = {one: SecretValues({"api-key": "k1"})}
+    assert access_of(needed, known, tls=False).keys == ("k1",), "the new Secret may be made after the annotation"
+    known[two] = SecretValues({"api-key": "k2"})
+    assert access_of(needed, known, tls=False).keys == ("k2", "k1")
+    known[one] = SecretValues(problem="does not exist")
+    after = access_of(needed, known, tls=False, before=first)
+    assert after.keys == ("k2", "k1", "k0")
+    assert "k1" not in repr(after)
+    assert "does not exist" in access_of(needed, {one: known[one], two: known[one]}, tls=False, before=first).problem
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ Make = Callable[..., TlsEngine]
 
 
 def access(trusted: str, key: str = "") -> EngineAccess:
-    return EngineAccess(verifying_context(trusted), trusted, NAME, key)
+    return EngineAccess(verifying_context(trusted), trusted, NAME, (key,) if key else ())
 
 
 def route(engine: Engine, how: EngineAccess, refusals: list[str] | None = None) -> Route:
@@ -104,7 +104,7 @@ def test_the_engine_gets_its_own_key_and_never_that_of_the_client(
     front: Front, make_engine: Callable[..., Engine]
 ) -> None:
     engine = make_engine()
-    front.serve_routes(route(engine, EngineAccess(key="of-the-engine")))
+    front.serve_routes(route(engine, EngineAccess(keys=("of-the-engine",))))
     assert front.ask({"model": "chat"}, Authorization="Bearer of-the-client")[0] == 200
     head = engine.seen[0][0]
     assert b"Authorization: Bearer of-the-engine\r\n" in head
@@ -116,7 +116,7 @@ def test_an_engine_that_refuses_the_key_is_no_fault_of_the_client(
 ) -> None:
     engine = make_engine(says("401 Unauthorized", b"{}"))
     refusals: list[str] = []
-    front.serve_routes(route(engine, EngineAccess(key="old"), refusals))
+    front.serve_routes(route(engine, EngineAccess(keys=("old",)), refusals))
     status, _, told = front.ask({"model": "chat"})
     assert (status, told["error"]["code"], refusals) == (502, "engine_refused_key", ["refused"])
     assert "old" not in told["error"]["message"]

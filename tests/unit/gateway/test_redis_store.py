@@ -87,6 +87,13 @@ def test_an_error_has_a_code_and_a_password_is_not_repeated(serve: Callable[[byt
         ("valkey://localhost:7000/3", "redis://localhost:7000/3"),
         ("rediss://me:secret@db.example:6380", "redis://db.example:6380/0"),
         ("redis://:secret@db.prod.svc/1?tls=disable", "redis://db.prod.svc:6379/1"),
+        ("rediss+cluster://me:secret@a.example,b.example:7000", "redis+cluster://a.example:6379,b.example:7000"),
+        ("valkey+cluster://[::1]:7000,127.0.0.1", "redis+cluster://::1:7000,127.0.0.1:6379"),
+        (
+            "valkeys+sentinel://:secret@a.example,b.example:7/main",
+            "redis+sentinel://a.example:26379,b.example:7/main/0",
+        ),
+        ("redis+sentinel://127.0.0.1/main/2", "redis+sentinel://127.0.0.1:26379/main/2"),
     ],
 )
 def test_an_address_names_the_server(url: str, name: str) -> None:
@@ -105,6 +112,14 @@ def test_an_address_names_the_server(url: str, name: str) -> None:
         ("redis://127.0.0.1/secret", "valid address"),
         ("redis://127.0.0.1?password=secret", "valid address"),
         ("rediss://", "valid address"),
+        ("rediss://a.example,b.example:secret", "valid address"),
+        ("rediss://a.example,b.example", "rediss://HOST:6379/0"),
+        ("redis+cluster://127.0.0.1,10.0.0.1:7000", r"write rediss\+cluster://"),
+        ("redis+sentinel://:secret@db.example/main", r"write rediss\+sentinel://"),
+        ("rediss+cluster://a.example,", "valid address"),
+        ("rediss+cluster://a.example/3", "valid address"),
+        ("rediss+sentinel://a.example", "MASTER"),
+        ("rediss+sentinel://a.example/main/0/secret", "valid address"),
         ("rediss://db.example?ca_file=/nowhere/ca.crt", "ca_file"),
     ],
 )
@@ -112,6 +127,43 @@ def test_a_wrong_address_is_refused_without_its_secrets(url: str, words: str) ->
     with pytest.raises(StoreInvalid, match=words) as caught:
         configured({"HERDSMAN_GATEWAY_STORE": url})
     assert "secret" not in str(caught.value)
+
+
+def test_a_cluster_does_not_lead_beyond_loopback_in_plain_text(serve: Callable[[bytes], int]) -> None:
+    for reply, why in (
+        (b"-MOVED 1 10.0.0.1:6379\r\n", "without TLS"),
+        (b"-MOVED 1 ?:6379\r\n", "does not say"),
+        (b"-CLUSTERDOWN Hash slot not served\r\n", "CLUSTERDOWN"),
+        (b"-ASK 1 127.0.0.1:6379\r\n", "is moving"),
+    ):
+        with pytest.raises(StoreAway, match=why):
+            RedisStore(f"redis+cluster://127.0.0.1:{serve(reply)}").spent("key/")
+
+
+def test_nodes_that_name_each_other_are_not_followed_for_ever() -> None:
+    def talk(connection: socket.socket) -> None:
+        if connection.recv(1 << 16):
+            connection.sendall(b"-MOVED 1 :%d\r\n" % node.port)
+
+    node = RawEngine(talk)
+    with pytest.raises(StoreAway, match="name each other"):
+        RedisStore(f"redis+cluster://127.0.0.1:{node.port}").spent("key/")
+    node.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (b"*-1\r\n", "knows no master `main`"),
+        (b"*2\r\n$8\r\n10.0.0.1\r\n$4\r\n6379\r\n", "without TLS"),
+        (b"-NOAUTH Authentication required.\r\n", "NOAUTH"),
+    ],
+)
+def test_a_sentinel_without_a_usable_master_counts_as_away(
+    serve: Callable[[bytes], int], reply: bytes, why: str
+) -> None:
+    with pytest.raises(StoreAway, match=why):
+        RedisStore(f"redis+sentinel://127.0.0.1:{serve(reply)}/main", environment={}).spent("key/")
 
 
 def test_a_server_that_answers_with_something_else_counts_as_away(serve: Callable[[bytes], int]) -> None:

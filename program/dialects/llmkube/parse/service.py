@@ -95,7 +95,7 @@ def parse_service(
         draft=draft_of(spec, model=model, draft=draft),
         bind_address=_bind_address(spec),
         gpu_memory_bytes=gpu_memory_of(spec.resources, model, gpu),
-        engine_key=_engine_key(str(metadata["name"])) if annotated.engine_key else None,
+        engine_key=_engine_key(str(metadata["name"]), annotated.engine_key),
         completion_check=annotated.completion_check,
         sleep=annotated.sleep,
         served_name=annotated.served_name,
@@ -115,8 +115,8 @@ def parse_service(
     return chosen.model_copy(update={"autoscaling": None, "by_requests": by_requests, "replicas": first})
 
 
-def _engine_key(service: str) -> SecretKey:
-    return SecretKey(name=engine_key_secret(service), key=API_KEY)
+def _engine_key(service: str, generation: int | None) -> SecretKey | None:
+    return SecretKey(name=engine_key_secret(service, generation), key=API_KEY) if generation is not None else None
 
 
 def draft_reference(cr: Json) -> str:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.routers.anthropic import StreamedAnswer, WholeAnswer, WholeError, request
-from gateway.routers.chat import AnswerIncomplete, NotTranslatable
+from gateway.routers.answers import AnswerIncomplete, message_answer
+from gateway.routers.anthropic import ANSWER, StreamedAnswer, WholeError, message_of, request
+from gateway.routers.chat import NotTranslatable
+from gateway.routers.chat_form import ChatForm
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -114,7 +116,7 @@ def test_what_has_no_counterpart_is_refused(fields: dict[str, Any], param: str) 
 
 
 def test_tool_calls_of_a_whole_answer() -> None:
-    answer = WholeAnswer("m")
+    answer = message_answer(message_of, ChatForm("m"), ANSWER)
     content = [{"type": "tool_use", "id": "t", "name": "look", "input": {"q": 1}}]
     usage = {"input_tokens": 1, "cache_read_input_tokens": 4, "output_tokens": 2}
     answer.feed(json.dumps({"id": "i", "content": content, "stop_reason": "tool_use", "usage": usage}).encode())
@@ -135,7 +137,7 @@ def test_tool_calls_of_a_stream() -> None:
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {}},
         {"type": "message_stop"},
     ]
-    answer = StreamedAnswer("m", with_usage=False)
+    answer = StreamedAnswer(ChatForm("m", with_usage=False))
     out = b"".join(answer.feed(f"data: {json.dumps(each)}\n\n".encode()) for each in events)
     answer.end()
     chunks = [json.loads(line[6:]) for line in out.decode().split("\n\n")[:-2]]
@@ -146,13 +148,13 @@ def test_tool_calls_of_a_stream() -> None:
 
 
 def test_an_answer_that_ends_early_is_incomplete() -> None:
-    stream = StreamedAnswer("m", with_usage=False)
+    stream = StreamedAnswer(ChatForm("m", with_usage=False))
     stream.feed(b'data: {"type": "message_start", "message": {"id": "i"}}\n\n')
     with pytest.raises(AnswerIncomplete):
         stream.end()
     with pytest.raises(AnswerIncomplete, match="overloaded"):
         stream.feed(b'data: {"type": "error", "error": {"message": "overloaded"}}\n\n')
-    whole = WholeAnswer("m")
+    whole = message_answer(message_of, ChatForm("m"), ANSWER)
     whole.feed(b"<html>")
     with pytest.raises(AnswerIncomplete):
         whole.end()

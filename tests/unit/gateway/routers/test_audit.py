@@ -85,5 +85,5 @@ def test_half_of_a_character_is_written_as_json_writes_it(
     route(front, make_engine(OK), Audit("file", "audit.jsonl"), models="*")
     assert front.ask({**BODY, "model": "\ud800"}, AT_ROUTER)[0] == 200
     file = tmp_path / "prod/audit.jsonl"
-    eventually(file.exists, what="the line")
+    eventually(lambda: file.exists() and file.read_text().endswith("\n"), what="the line")
     assert json.loads(file.read_text())["model"] == "\ud800"

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from gateway.routers.answers import AnswerIncomplete, message_answer
 from gateway.routers.aws_event_stream import FRAME_MAX, FrameInvalid, Frames
-from gateway.routers.bedrock import StreamedAnswer, WholeAnswer, path_of, region_of, request
-from gateway.routers.chat import AnswerIncomplete, NotTranslatable
+from gateway.routers.bedrock import StreamedAnswer, message_of, path_of, region_of, request
+from gateway.routers.chat import NotTranslatable
+from gateway.routers.chat_form import ChatForm
 from program.desired.router import ExternalModel, RouterBackend
 from tests.support import sigv4
 from tests.support.gateways import Front, says
@@ -127,7 +129,7 @@ def test_what_converse_does_not_have_is_refused_with_its_field(fields: dict[str,
 
 
 def test_an_answer_becomes_a_completion_with_its_usage() -> None:
-    answer = WholeAnswer("public")
+    answer = message_answer(message_of, ChatForm("public"), "one")
     answer.feed(json.dumps(ANSWER).encode())
     found = json.loads(answer.end())
     assert found["choices"][0]["message"] == {"role": "assistant", "content": "Hello"}
@@ -138,7 +140,7 @@ def test_an_answer_becomes_a_completion_with_its_usage() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 4096])
 def test_a_stream_in_any_pieces_becomes_chunks(size: int) -> None:
-    answer, whole = StreamedAnswer("public", with_usage=True), b"".join(STREAM)
+    answer, whole = StreamedAnswer(ChatForm("public", with_usage=True)), b"".join(STREAM)
     text = b"".join(answer.feed(whole[at : at + size]) for at in range(0, len(whole), size)) + answer.end()
     *lines, last = text.decode().split("\n\n")[:-1]
     assert last == "data: [DONE]"
@@ -153,7 +155,7 @@ def test_a_stream_in_any_pieces_becomes_chunks(size: int) -> None:
 
 
 def test_an_exception_in_a_stream_is_named_without_its_text() -> None:
-    answer = StreamedAnswer("public", with_usage=False)
+    answer = StreamedAnswer(ChatForm("public", with_usage=False))
     answer.feed(STREAM[0])
     with pytest.raises(AnswerIncomplete, match="throttlingException") as caught:
         answer.feed(frame("throttlingException", {"message": "the prompt"}, "exception"))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs
 
+import openai
 import pytest
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
@@ -21,7 +22,8 @@ from gateway.routers.google_tokens import AccountInvalid, service_account
 from program.desired.router import ExternalModel, RouterBackend
 from tests.support.gateways import Answer, Front, says
 from tests.support.loop import eventually
-from tests.support.routed_providers import AT_ROUTER, Make, body, route, streamed
+from tests.support.openai_clients import client_of
+from tests.support.routed_providers import AT_ROUTER, Make, body, events, route, streamed
 from tests.support.tls_server import TlsServer
 
 KEY = generate_private_key(65537, 2048)
@@ -71,8 +73,8 @@ def account(provider: TlsServer, **fields: Any) -> str:
     return json.dumps({"type": "service_account"} | values | fields)
 
 
-def serve(front: Front, provider: TlsServer, text: str | None = None) -> None:
-    external = ExternalModel("vertex_ai", provider.url + PATH, "google/gemini-2.5-flash", "gcp")
+def serve(front: Front, provider: TlsServer, text: str | None = None, model: str = "google/gemini-2.5-flash") -> None:
+    external = ExternalModel("vertex_ai", provider.url + PATH, model, "gcp")
     secrets = {"gcp": {NAME: account(provider) if text is None else text}}
     route(front, provider, RouterBackend("x", external=external), secrets=secrets)
 
@@ -216,3 +218,83 @@ def test_what_is_no_service_account_is_refused(url: str) -> None:
     assert "PRIVATE" not in repr(
         service_account(json.dumps(fields | {"token_uri": "https://oauth2.googleapis.com/token"}))
     )
+
+
+# --- endpoints beside chat completions --------------------------------------------------------------------------------
+
+
+def at(front: Front) -> Any:
+    return client_of(f"http://127.0.0.1:{front.port}/routers/prod/r/v1")
+
+
+def asked_of(provider: TlsServer) -> tuple[str, Any]:
+    """Return path and body of the last request that is not for a token."""
+    head, data = next(each for each in reversed(provider.seen) if b" /token " not in each[0])
+    return head.split(b" ")[1].decode(), json.loads(data)
+
+
+CHUNKS = (
+    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hel"}}]},
+    {"choices": [{"index": 0, "delta": {"content": "lo"}}]},
+    {
+        "choices": [
+            {
+                "index": 0,
+                "delta": {"tool_calls": [{"index": 0, "id": "t1", "function": {"name": "look", "arguments": "{}"}}]},
+                "finish_reason": "tool_calls",
+            }
+        ],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
+    },
+)
+
+
+def test_a_completion_of_vertex_is_a_chat(front: Front, make_provider: Make, google: Google) -> None:
+    provider = make_provider(google)
+    serve(front, provider)
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    google.chat_answer = says("200 OK", json.dumps({"id": "i", "choices": [choice], "usage": usage}).encode())
+    found = at(front).completions.create(model="public", prompt="Once", max_tokens=9)
+    assert (found.object, found.choices[0].text, found.usage.total_tokens) == ("text_completion", "Hello", 7)
+    messages = [{"role": "user", "content": "Once"}]
+    asked = {"messages": messages, "max_tokens": 9, "model": "google/gemini-2.5-flash"}
+    assert asked_of(provider) == (f"{PATH}/chat/completions", asked)
+
+
+def test_a_response_of_vertex_is_streamed(front: Front, make_provider: Make, google: Google) -> None:
+    provider = make_provider(google)
+    serve(front, provider)
+    lines = [b"data: %b\n\n" % json.dumps(each).encode() for each in CHUNKS]
+    google.chat_answer = events(*lines, b"data: [DONE]\n\n")
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+    with at(front).responses.stream(model="public", input="Hi", tools=[tool]) as stream:
+        kinds = [each.type for each in stream]
+        final = stream.get_final_response()
+    assert kinds[-1] == "response.completed"
+    assert (final.output_text, final.output[1].call_id, final.usage.total_tokens) == ("Hello", "t1", 7)
+    assert asked_of(provider)[1]["stream_options"] == {"include_usage": True}
+    google.chat_answer = events(*lines[:2])
+    with pytest.raises(openai.APIError):
+        list(at(front).responses.create(model="public", input="Hi", stream=True))
+
+
+def test_embeddings_of_vertex_are_predictions(front: Front, make_provider: Make, google: Google) -> None:
+    provider = make_provider(google)
+    serve(front, provider, model="google/text-embedding-005")
+    vectors = [[0.5, 0.25], [0.0, 1.0]]
+    made = [{"values": each, "statistics": {"truncated": False, "token_count": 3}} for each in vectors]
+    said = {"predictions": [{"embeddings": each} for each in made], "metadata": {"billableCharacterCount": 2}}
+    google.chat_answer = says("200 OK", json.dumps(said).encode())
+    further = {"task_type": "RETRIEVAL_QUERY"}
+    found = at(front).embeddings.create(model="public", input=["a", "b"], dimensions=2, extra_body=further)
+    assert [each.embedding for each in found.data] == vectors
+    assert found.usage.total_tokens == 6
+    path, asked = asked_of(provider)
+    assert path == "/v1/projects/p/locations/europe-west4/publishers/google/models/text-embedding-005:predict"
+    assert asked == {
+        "instances": [{"content": each, "task_type": "RETRIEVAL_QUERY"} for each in ("a", "b")],
+        "parameters": {"autoTruncate": False, "outputDimensionality": 2},
+    }
+    status, _, answer = front.ask(body(), AT_ROUTER)
+    assert (status, answer["error"]["code"]) == (404, "unsupported_path")
