@@ -136,6 +136,8 @@ def _first(cr: Json, desired: DesiredService, observed: Observed, rules: Request
 
 
 def _live_replicas(desired: DesiredService, observed: Observed) -> int | None:
+    if desired.host_placement is not None:
+        return len(observed.host_processes) or None
     found = _live_set(desired, observed)
     return int(found["spec"]["replicas"]) if found is not None else None
 

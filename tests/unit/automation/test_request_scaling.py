@@ -12,7 +12,7 @@ from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.request_report import Counts, Report
-from program.desired.service import DesiredService, RequestScaling
+from program.desired.service import DesiredService, HostPlacement, RequestScaling
 from tests.support.builders import service
 
 KEY = ServiceKey("llmkube", "ns", "svc")
@@ -81,6 +81,15 @@ def test_a_new_loop_goes_on_where_the_earlier_one_ended(world: World) -> None:
     assert world.scaled(observed(0), SLEEPS) == Scaled(0, "asleep")
     assert World().scaled(observed(3, ready=3)) == Scaled(3)
     assert World().scaled(observed(9, ready=9)) == Scaled(4), "the bounds were edited meanwhile"
+
+
+def test_a_new_loop_keeps_the_processes_on_hosts(world: World) -> None:
+    processes: dict[int, Json] = {n: {"status": {"ready": True}} for n in range(3)}
+    seen = Observed(live=(), claim_exists=False, deployment=None, pods=(), host_processes=processes)
+    desired = service(by_requests=RULES, host_placement=HostPlacement(selector={"room": "1"}))
+    assert world.scaled(seen, desired=desired, by_agent=True) == Scaled(3)
+    world.report(7, 0, 7)
+    assert world.scaled(seen, desired=desired, by_agent=True) == Scaled(4)
 
 
 def test_a_change_that_must_wait_keeps_the_number(world: World) -> None:
