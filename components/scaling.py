@@ -15,10 +15,14 @@ from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.quantities import parse_quantity
-from program.desired.service import DEFAULT_UTILIZATION, Autoscaling, DesiredService, ScalingMetric
+from program.desired.service import DEFAULT_UTILIZATION, Autoscaling, DesiredService, RequestScaling, ScalingMetric
 from program.desired.workloads import Scaler
 from program.runtimes import runtime_for
 
+REQUESTS_METRIC = "herdsman_gateway_active_requests"
+"""The external metric that `automation.external_metrics` serves: the requests under way of a service."""
+LABEL_SERVICE, LABEL_DIALECT = "service", "dialect"
+"""The labels of that metric."""
 DEFAULT_TARGET = "2"
 """Requests under way for each pod, above which the autoscaler adds pods."""
 
@@ -41,6 +45,24 @@ def scaler(desired: DesiredService, scaling: Autoscaling, options: RenderOptions
         "maxReplicas": scaling.max_replicas,
         "metrics": _metrics(desired, scaling),
     }
+    return Scaler(part="main", logical_part="hpa", kind="HorizontalPodAutoscaler", name=name, labels=labels, spec=spec)
+
+
+def request_scaler(desired: DesiredService, rules: RequestScaling, target: int) -> Scaler:
+    """Build the autoscaler that follows the requests at the gateways, for a service that is awake."""
+    selector = {"matchLabels": {LABEL_SERVICE: desired.key.name, LABEL_DIALECT: desired.key.dialect}}
+    average: Json = {"type": "AverageValue", "averageValue": str(target)}
+    spec = {
+        "minReplicas": max(1, rules.min_replicas),
+        "maxReplicas": rules.max_replicas,
+        "metrics": [
+            {
+                "type": "External",
+                "external": {"metric": {"name": REQUESTS_METRIC, "selector": selector}, "target": average},
+            }
+        ],
+    }
+    name, labels = naming.autoscaler_name(desired.key.name), selector_labels(desired)
     return Scaler(part="main", logical_part="hpa", kind="HorizontalPodAutoscaler", name=name, labels=labels, spec=spec)
 
 

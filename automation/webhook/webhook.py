@@ -12,10 +12,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
-import pathlib
 import secrets
-import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +20,7 @@ from collections.abc import Callable
 import structlog
 
 from automation.certificates.files import LIFETIME, serving_files
+from automation.tls_server import serving_context
 from automation.webhook.registration import Endpoint, register
 from automation.webhook.server import ReviewServer
 from kubeapi.client import KubeClient
@@ -117,7 +115,7 @@ class ConversionServer:
         return serving_files(names, addresses, now=self._clock(), lifetime=self._lifetime)
 
     def _serve(self, server: ReviewServer, files: dict[str, bytes]) -> None:
-        server.serve_with(_context(files))
+        server.serve_with(serving_context(files))
         self._served, self._next, self._told_at = files, {}, None
         self._renewal = self._clock() + self._lifetime * RENEW_AFTER
 
@@ -169,15 +167,3 @@ def _is_ip(address: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _context(files: dict[str, bytes]) -> ssl.SSLContext:
-    """Make the server's TLS context. The ssl module reads a key only from a file, which is deleted right after that."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    with tempfile.TemporaryDirectory() as directory:
-        chain = pathlib.Path(directory, "chain.pem")
-        chain.touch(mode=0o600)
-        chain.write_bytes(files["tls.key"] + files["tls.crt"])
-        context.load_cert_chain(chain)
-    return context
