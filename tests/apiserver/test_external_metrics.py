@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,15 @@ import pytest
 from automation.external_metrics import answers
 from automation.external_metrics.registration import API_SERVICE
 from automation.external_metrics.serving import ExternalMetrics
-from components.scaling import REQUESTS_METRIC, request_scaler
+from automation.install.comparison import MANAGER
+from automation.install.installer import Installer
+from automation.install.metrics_api import release
+from automation.install.objects import documents
+from automation.install.options import InstallOptions
+from components.options import RenderOptions
+from components.providers.kubernetes_ownership import applied_fields
+from components.render import render
+from components.scaling import REQUESTS_METRIC
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
@@ -21,6 +30,12 @@ from tests.support.builders import service
 
 API_SERVICES = f"/apis/apiregistration.k8s.io/v1/apiservices/{API_SERVICE}"
 NAME = "herdsman-external-metrics"
+
+
+def metrics_api() -> Json:
+    """The APIService of an installation."""
+    [found] = [each for each in documents(InstallOptions(external_metrics=True)) if each["kind"] == "APIService"]
+    return copy.deepcopy(found)
 
 
 class Adapter:
@@ -43,21 +58,9 @@ class Adapter:
             f"/api/v1/namespaces/{self.namespace}/services/{NAME}",
             {"apiVersion": "v1", "kind": "Service", "metadata": {"name": NAME}, "spec": spec},
         )
-        self.api.apply(
-            API_SERVICES,
-            {
-                "apiVersion": "apiregistration.k8s.io/v1",
-                "kind": "APIService",
-                "metadata": {"name": API_SERVICE},
-                "spec": {
-                    "group": answers.GROUP,
-                    "version": answers.VERSION,
-                    "groupPriorityMinimum": 100,
-                    "versionPriority": 100,
-                    "service": {"namespace": self.namespace, "name": NAME, "port": self.serving.port},
-                },
-            },
-        )
+        service = metrics_api()
+        service["spec"]["service"] = {"namespace": self.namespace, "name": NAME, "port": self.serving.port}
+        self.api.apply(API_SERVICES, service)
 
     def values(self) -> list[str] | None:
         path = f"{answers.ROOT}/namespaces/{self.namespace}/{REQUESTS_METRIC}?labelSelector=service%3Dchat"
@@ -87,27 +90,46 @@ def test_an_autoscaler_follows_the_requests_through_the_aggregation_layer(adapte
     spec = {"replicas": 1, "selector": {"matchLabels": {"app": "chat"}}, "template": pod}
     api.create(deployments, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "chat"}, "spec": spec})
     described = service(key=adapter.key, by_requests=RequestScaling(min_replicas=1, max_replicas=5, target=4))
-    assert described.by_requests is not None
-    scaler = request_scaler(described, described.by_requests, 4)
-    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}
+    [scaler] = [
+        each.manifest
+        for each in render(described, RenderOptions(requests_autoscaled=True)).objects
+        if each.kind == "HorizontalPodAutoscaler"
+    ]
     scalers = kinds.AUTOSCALERS.path(namespace)
-    api.create(
-        scalers,
-        {
-            "apiVersion": kinds.AUTOSCALERS.api_version,
-            "kind": scaler.kind,
-            "metadata": {"name": scaler.name},
-            "spec": {"scaleTargetRef": target, **scaler.spec},
-        },
-    )
+    # No service owns it here, and nothing would make the owner.
+    metadata = {"name": scaler["metadata"]["name"]}
+    api.create(scalers, {**scaler, "metadata": metadata})
     adapter.requests = 11
     controlplane.eventually(lambda: adapter.values() == ["11"], what="the aggregation layer to answer", timeout_s=60)
 
     def replicas() -> tuple[object, object]:
-        live, scaled = api.get(f"{scalers}/{scaler.name}"), api.get(f"{deployments}/chat")
+        live, scaled = api.get(f"{scalers}/chat"), api.get(f"{deployments}/chat")
         assert live is not None and scaled is not None
         return (live.get("status") or {}).get("desiredReplicas"), scaled["spec"]["replicas"]
 
     controlplane.eventually(lambda: replicas() == (3, 3), what="three replicas for 11 requests", timeout_s=60)
     adapter.requests = 99
     controlplane.eventually(lambda: replicas() == (5, 5), what="the largest number of replicas", timeout_s=60)
+
+
+def test_an_api_service_of_another_adapter_stays(api: controlplane.Api, kubeconfig: Path) -> None:
+    """Herdsman installed it, and KEDA's chart took it over: no later installation changes or deletes it."""
+    client = KubeClient.from_kubeconfig(str(kubeconfig))
+    try:
+        api.apply(API_SERVICES, metrics_api(), manager=MANAGER)
+        keda = metrics_api()
+        keda["spec"]["service"] = {"namespace": "keda", "name": "keda-operator-metrics-apiserver", "port": 443}
+        api.apply(API_SERVICES, keda, manager="helm")
+        installer = Installer(client, Path("/nowhere"))
+        options = InstallOptions(external_metrics=True)
+        assert installer.other_metrics_adapter(options) == "keda/keda-operator-metrics-apiserver"
+        assert installer.other_metrics_adapter(InstallOptions()) == ""
+        compared = installer.compare(options)
+        assert "APIService" not in {each.change.kind for each in compared.all}
+        release(client, options.namespace)
+        live = client.get(kinds.API_SERVICES, None, API_SERVICE)
+        assert applied_fields(live, MANAGER) is None and live["spec"]["service"]["namespace"] == "keda"
+        assert "APIService" not in {each.change.kind for each in installer.compare(InstallOptions()).all}
+    finally:
+        api.delete(API_SERVICES)
+        client.close()

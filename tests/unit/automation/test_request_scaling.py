@@ -32,8 +32,12 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.requeued: list[float] = []
+        self.has_metrics_api = False
         self.scaler = RequestScaler(
-            cast(KubeClient, None), requeue=lambda _, after_s: self.requeued.append(after_s), clock=lambda: self.now
+            cast(KubeClient, None),
+            requeue=lambda _, after_s: self.requeued.append(after_s),
+            has_metrics_api=lambda: self.has_metrics_api,
+            clock=lambda: self.now,
         )
         self._renewals = 0
 
@@ -133,3 +137,43 @@ def test_only_reports_that_may_change_the_number_enqueue_the_service(world: Worl
     world.report(1, 1, 3)
     world.report(0, 0, 3)
     assert world.requeued == [0.0, 0.0, 0.0]
+
+
+def test_an_autoscaler_sets_the_number_while_the_service_is_awake(world: World) -> None:
+    world.has_metrics_api = True
+    world.report(5, 0, 5)
+    assert world.scaled(observed()) == Scaled(3), "the loop makes the first replicas"
+    assert world.scaled(observed(2, ready=1)) == Scaled(2, by_autoscaler=True)
+    assert world.scaled(observed(4, ready=2)) == Scaled(4, by_autoscaler=True)
+    assert world.scaler.values("ns") == {KEY: 5}
+    world.report(0, 0, 5)
+    assert world.scaled(observed(4, ready=4)) == Scaled(4, by_autoscaler=True)
+    for _ in range(6):
+        world.now += 10
+        world.report(0, 0, 5)
+    assert world.scaled(observed(4, ready=4)) == Scaled(0, "asleep")
+    assert world.scaled(observed(0)) == Scaled(0, "asleep")
+    world.report(0, 3, 8)
+    assert world.scaled(observed(0)) == Scaled(2, "waking")
+    assert world.scaled(observed(2)) == Scaled(2, "waking"), "the autoscaler comes when a replica is ready"
+    assert world.scaled(observed(2, ready=1)) == Scaled(2, by_autoscaler=True)
+    world.has_metrics_api = False
+    assert world.scaled(observed(3, ready=3)) == Scaled(2), "another adapter took the API over"
+
+
+def test_a_silent_gateway_keeps_the_number_that_an_autoscaler_chose(world: World) -> None:
+    world.has_metrics_api = True
+    world.report(1, 0, 1)
+    world.scaled(observed(3, ready=3))
+    assert world.scaled(observed(3, ready=3)) == Scaled(3, by_autoscaler=True)
+    assert world.scaler.values("ns") == {KEY: 1}
+    world.now += 60
+    assert world.scaler.values("ns") == {KEY: 6}, "three replicas with a target of two"
+    assert world.scaler.values("other") == {}
+
+
+def test_the_loop_scales_on_hosts_and_without_a_target_itself(world: World) -> None:
+    world.has_metrics_api = True
+    world.report(1, 0, 1)
+    fixed = service(by_requests=RULES.model_copy(update={"target": None}))
+    assert world.scaled(observed(1, ready=1), desired=fixed) == Scaled(1)
