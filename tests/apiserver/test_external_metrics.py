@@ -22,6 +22,7 @@ from components.render import render
 from components.scaling import REQUESTS_METRIC
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.discovery import ACCEPT
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import RequestScaling
@@ -61,6 +62,12 @@ class Adapter:
         service = metrics_api()
         service["spec"]["service"] = {"namespace": self.namespace, "name": NAME, "port": self.serving.port}
         self.api.apply(API_SERVICES, service)
+
+    def discovered(self) -> list[str]:
+        """Return the metrics that the API server's discovery names."""
+        groups = self.api.request("GET", "/apis", accept=ACCEPT["/apis"])[1]["items"]
+        versions = [v for each in groups if each["metadata"]["name"] == answers.GROUP for v in each["versions"]]
+        return [each["resource"] for version in versions for each in version.get("resources") or ()]
 
     def values(self) -> list[str] | None:
         path = f"{answers.ROOT}/namespaces/{self.namespace}/{REQUESTS_METRIC}?labelSelector=service%3Dchat"
@@ -110,6 +117,8 @@ def test_an_autoscaler_follows_the_requests_through_the_aggregation_layer(adapte
     controlplane.eventually(lambda: replicas() == (3, 3), what="three replicas for 11 requests", timeout_s=60)
     adapter.requests = 99
     controlplane.eventually(lambda: replicas() == (5, 5), what="the largest number of replicas", timeout_s=60)
+    named = [REQUESTS_METRIC]
+    controlplane.eventually(lambda: adapter.discovered() == named, what="discovery to name the metric", timeout_s=90)
 
 
 def test_an_api_service_of_another_adapter_stays(api: controlplane.Api, kubeconfig: Path) -> None:
