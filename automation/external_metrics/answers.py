@@ -53,6 +53,10 @@ class Question:
     namespace: str
     selects: Selector
 
+    def wants(self, key: ServiceKey) -> bool:
+        """Return whether the labels of a service are selected."""
+        return self.selects(_labels(key))
+
 
 def read(target: str) -> Question | None:
     """Read the target of a GET. None asks for discovery. Raises LookupError for a path that is not served, and
@@ -80,14 +84,17 @@ def resource_list() -> Json:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": API_VERSION, "resources": [metric]}
 
 
-def value_list(values: Mapping[ServiceKey, int], question: Question, *, now: str) -> Json:
-    """Return the values of the selected services. `now` is RFC 3339."""
-    items = []
-    for key, value in sorted(values.items()):
-        labels = {LABEL_SERVICE: key.name, LABEL_DIALECT: key.dialect}
-        if key.namespace == question.namespace and question.selects(labels):
-            items.append({"metricName": REQUESTS_METRIC, "metricLabels": labels, "timestamp": now, "value": str(value)})
+def value_list(values: Mapping[ServiceKey, int], *, now: str) -> Json:
+    """Return the values of services of one namespace. `now` is RFC 3339."""
+    items = [
+        {"metricName": REQUESTS_METRIC, "metricLabels": _labels(key), "timestamp": now, "value": str(value)}
+        for key, value in sorted(values.items())
+    ]
     return {"kind": LIST_KIND, "apiVersion": API_VERSION, "metadata": {}, "items": items}
+
+
+def _labels(key: ServiceKey) -> dict[str, str]:
+    return {LABEL_SERVICE: key.name, LABEL_DIALECT: key.dialect}
 
 
 def failure(status: HTTPStatus, message: str) -> bytes:

@@ -18,8 +18,8 @@ from program.desired.keys import ServiceKey
 
 MAX_CONNECTIONS = 64
 
-Values = Callable[[str], Mapping[ServiceKey, int]]
-"""Returns the requests under way of the services of a namespace."""
+Values = Callable[[str, Callable[[ServiceKey], bool]], Mapping[ServiceKey, int]]
+"""Returns the requests under way of the services of a namespace for which the function is true."""
 
 
 class MetricsServer(TlsServer):
@@ -78,8 +78,8 @@ class _Handler(TlsHandler):
             why = f"user `{caller.name[:200]}` may not list {REQUESTS_METRIC} in `{question.namespace[:200]}`"
             return _failed(HTTPStatus.FORBIDDEN, why)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        values = answers.value_list(self.server.values(question.namespace), question, now=now)
-        return HTTPStatus.OK, json.dumps(values).encode()
+        values = self.server.values(question.namespace, question.wants)
+        return HTTPStatus.OK, json.dumps(answers.value_list(values, now=now)).encode()
 
 
 def _failed(status: HTTPStatus, message: str) -> tuple[HTTPStatus, bytes]:

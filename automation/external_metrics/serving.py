@@ -84,6 +84,11 @@ class ExternalMetrics:
         """The port on which the server listens; 0 before the start."""
         return self._server.server_port if self._server is not None else 0
 
+    @property
+    def authority(self) -> bytes:
+        """PEM of the authority of the certificate that the server uses."""
+        return self._served["ca.crt"]
+
     def start(self) -> None:
         """Start to listen, and register in the background. Raises OSError when the port is taken."""
         server = MetricsServer((self._address or LOOPBACK, self._port), self._values, Reviewer(self._client))

@@ -121,17 +121,18 @@ class RequestScaler:
         state: State = "asleep" if before.is_asleep else "waking" if before.waking else ""
         return Scaled(before.replicas, state, by_autoscaler=by_autoscaler)
 
-    def values(self, namespace: str) -> dict[ServiceKey, int]:
-        """Return the requests under way of each service in a namespace, for autoscalers.
+    def values(self, namespace: str, wants: Callable[[ServiceKey], bool]) -> dict[ServiceKey, int]:
+        """Return the requests under way of the services in a namespace for which `wants` is true, for autoscalers.
 
         While a gateway is silent, the value is at least what keeps the present number of replicas.
         """
         with self._lock:
-            own = {key: (rules, self._choices.get(key)) for key, rules in self._rules.items()}
+            own = {key for key in self._rules if key.namespace == namespace}
         found = {}
-        for key in {*self.reports.services(namespace), *(key for key in own if key.namespace == namespace)}:
+        for key in filter(wants, own | self.reports.services(namespace)):
             demand = self.reports.demand(key)
-            rules, choice = own.get(key, (None, None))
+            with self._lock:
+                rules, choice = self._rules.get(key), self._choices.get(key)
             if demand.is_whole:
                 found[key] = demand.requests
             elif rules is not None and choice is not None:

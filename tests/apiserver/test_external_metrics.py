@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -44,11 +46,19 @@ class Adapter:
 
     def __init__(self, api: controlplane.Api, client: KubeClient, namespace: str) -> None:
         self.requests = 0
+        self.now = datetime.now(UTC)
         self.api = api
         self.namespace = namespace
         self.key = ServiceKey("llmkube", namespace, "chat")
         self.serving = ExternalMetrics(
-            client, lambda _: {self.key: self.requests}, service=(namespace, NAME), port=0, check_every_s=0.2
+            client,
+            lambda *_: {self.key: self.requests},
+            service=(namespace, NAME),
+            port=0,
+            check_every_s=0.2,
+            settle_s=2.0,
+            lifetime=timedelta(hours=1),
+            clock=lambda: self.now,
         )
 
     def install(self) -> None:
@@ -68,6 +78,12 @@ class Adapter:
         groups = self.api.request("GET", "/apis", accept=ACCEPT["/apis"])[1]["items"]
         versions = [v for each in groups if each["metadata"]["name"] == answers.GROUP for v in each["versions"]]
         return [each["resource"] for version in versions for each in version.get("resources") or ()]
+
+    def authorities(self) -> int:
+        """Return the number of authorities in the APIService."""
+        found = self.api.get(API_SERVICES)
+        assert found is not None
+        return base64.b64decode(found["spec"].get("caBundle", "")).count(b"BEGIN CERTIFICATE")
 
     def values(self) -> list[str] | None:
         path = f"{answers.ROOT}/namespaces/{self.namespace}/{REQUESTS_METRIC}?labelSelector=service%3Dchat"
@@ -119,6 +135,22 @@ def test_an_autoscaler_follows_the_requests_through_the_aggregation_layer(adapte
     controlplane.eventually(lambda: replicas() == (5, 5), what="the largest number of replicas", timeout_s=60)
     named = [REQUESTS_METRIC]
     controlplane.eventually(lambda: adapter.discovered() == named, what="discovery to name the metric", timeout_s=90)
+
+
+def test_a_certificate_is_replaced_without_a_gap(adapter: Adapter) -> None:
+    controlplane.eventually(lambda: adapter.values() == ["0"], what="the aggregation layer to answer", timeout_s=60)
+    assert adapter.authorities() == 1
+    before = adapter.serving.authority
+    # A certificate is valid from an hour before its issue, so the next one is valid already.
+    adapter.now += timedelta(minutes=31)
+
+    def is_replaced() -> bool:
+        assert adapter.values() == ["0"], "both authorities are known before the certificate changes"
+        return adapter.serving.authority != before and adapter.authorities() == 1
+
+    controlplane.eventually(is_replaced, what="another certificate", timeout_s=60)
+    adapter.requests = 3
+    controlplane.eventually(lambda: adapter.values() == ["3"], what="an answer with the new one", timeout_s=60)
 
 
 def test_an_api_service_of_another_adapter_stays(api: controlplane.Api, kubeconfig: Path) -> None:

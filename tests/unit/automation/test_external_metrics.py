@@ -8,7 +8,7 @@ import http.client
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email.message import Message
 from pathlib import Path
 from typing import Any, cast
@@ -26,11 +26,7 @@ from kubeapi.errors import ApiError, Conflict, Forbidden, NotFound
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
-CHAT, PLAY, OTHER = (
-    ServiceKey("llmkube", "ns", "chat"),
-    ServiceKey("llmaz", "ns", "chat"),
-    ServiceKey("llmkube", "other", "chat"),
-)
+CHAT, PLAY = ServiceKey("llmkube", "ns", "chat"), ServiceKey("llmaz", "ns", "chat")
 METRIC = f"{answers.ROOT}/namespaces/ns/{REQUESTS_METRIC}"
 SERVICE = ("herdsman-system", "herdsman-external-metrics")
 FRONT = FrontProxy("", frozenset({"front-proxy"}), ("X-Remote-User",), ("X-Remote-Group",), ("x-remote-extra-",))
@@ -68,7 +64,8 @@ def test_the_values_are_those_of_the_selected_services_in_the_namespace() -> Non
         f"{answers.ROOT}/namespaces/ns/{REQUESTS_METRIC}?labelSelector=service%3Dchat,dialect%3Dllmkube"
     )
     assert question is not None
-    found = answers.value_list({CHAT: 7, PLAY: 3, OTHER: 9}, question, now="2026-01-01T00:00:00Z")
+    assert question.namespace == "ns" and question.wants(CHAT) and not question.wants(PLAY)
+    found = answers.value_list({CHAT: 7}, now="2026-01-01T00:00:00Z")
     labels = {"service": "chat", "dialect": "llmkube"}
     item = {"metricName": REQUESTS_METRIC, "metricLabels": labels, "timestamp": "2026-01-01T00:00:00Z", "value": "7"}
     assert (found["kind"], found["items"]) == ("ExternalMetricValueList", [item])
@@ -171,8 +168,10 @@ def certificates() -> dict[str, dict[str, bytes]]:
 
 @pytest.fixture(scope="module")
 def server(certificates: dict[str, dict[str, bytes]]) -> Iterator[MetricsServer]:
-    reviewer = Reviewer(cast(KubeClient, Reviews("hpa")))
-    made = MetricsServer(("127.0.0.1", 0), lambda namespace: {CHAT: 4} if namespace == "ns" else {}, reviewer)
+    def values(namespace: str, wants: Callable[[ServiceKey], bool]) -> dict[ServiceKey, int]:
+        return {CHAT: 4} if namespace == "ns" and wants(CHAT) else {}
+
+    made = MetricsServer(("127.0.0.1", 0), values, Reviewer(cast(KubeClient, Reviews("hpa"))))
     made.trust(
         certificates["metrics.ns.svc"],
         FrontProxy(certificates["front-proxy"]["ca.crt"].decode(), FRONT.names, ("X-Remote-User",), ()),

@@ -26,6 +26,10 @@ def observed(replicas: int | None = None, *, ready: int = 0) -> Observed:
     return Observed(live=(), claim_exists=False, deployment=live, pods=())
 
 
+def every(_: ServiceKey) -> bool:
+    return True
+
+
 class World:
     """A loop with a gateway, by a clock of the test."""
 
@@ -145,7 +149,8 @@ def test_an_autoscaler_sets_the_number_while_the_service_is_awake(world: World) 
     assert world.scaled(observed()) == Scaled(3), "the loop makes the first replicas"
     assert world.scaled(observed(2, ready=1)) == Scaled(2, by_autoscaler=True)
     assert world.scaled(observed(4, ready=2)) == Scaled(4, by_autoscaler=True)
-    assert world.scaler.values("ns") == {KEY: 5}
+    assert world.scaler.values("ns", every) == {KEY: 5}
+    assert world.scaler.values("ns", lambda _: False) == {}
     world.report(0, 0, 5)
     assert world.scaled(observed(4, ready=4)) == Scaled(4, by_autoscaler=True)
     for _ in range(6):
@@ -166,10 +171,10 @@ def test_a_silent_gateway_keeps_the_number_that_an_autoscaler_chose(world: World
     world.report(1, 0, 1)
     world.scaled(observed(3, ready=3))
     assert world.scaled(observed(3, ready=3)) == Scaled(3, by_autoscaler=True)
-    assert world.scaler.values("ns") == {KEY: 1}
+    assert world.scaler.values("ns", every) == {KEY: 1}
     world.now += 60
-    assert world.scaler.values("ns") == {KEY: 6}, "three replicas with a target of two"
-    assert world.scaler.values("other") == {}
+    assert world.scaler.values("ns", every) == {KEY: 6}, "three replicas with a target of two"
+    assert world.scaler.values("other", every) == {}
 
 
 def test_the_loop_scales_on_hosts_and_without_a_target_itself(world: World) -> None:
