@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from automation.engine.state_url import StateUrl
 from components.naming import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
 from program.desired.hub import Hub
+from program.desired.keys import is_dns_label
 from program.desired.web_address import AddressInvalid
 
 SERVICE_ACCOUNT_NAMESPACE = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -182,6 +183,12 @@ class Settings(BaseSettings):
     conversion_certificate_s: float = Field(default=365 * 86400.0, ge=60)
     """How long a certificate of the webhook is valid. It is replaced after half of this time, and by each new leader.
     """
+    external_metrics_port: int = Field(default=-1, ge=-1, le=65535)
+    """Port of the external metrics API, by which HorizontalPodAutoscalers follow the requests at the gateways. 0 picks
+    a free port; -1 serves none."""
+    external_metrics_service: str = "herdsman-system/herdsman-external-metrics"
+    """Service in the APIService of the external metrics API, as `namespace/name`. `herdsman install --external-metrics`
+    makes both."""
     gateway: bool = False
     """Serve the OpenAI API for all services in the loop's process (`herdsman gateway` does so in its own)."""
     gateway_listen: str = "127.0.0.1:8080"
@@ -211,6 +218,20 @@ class Settings(BaseSettings):
         namespace, _, rest = self.conversion_service.partition("/")
         name, _, port = rest.partition(":")
         return namespace, name, int(port or 443)
+
+    @property
+    def external_metrics_name(self) -> tuple[str, str]:
+        """`external_metrics_service` as namespace and name."""
+        namespace, _, name = self.external_metrics_service.partition("/")
+        return namespace, name
+
+    @field_validator("external_metrics_service")
+    @classmethod
+    def _metrics_have_a_service(cls, value: str) -> str:
+        namespace, _, name = value.partition("/")
+        if not is_dns_label(namespace) or not is_dns_label(name):
+            raise ValueError(f"`{value[:128]}` is not `namespace/name` of a Service")
+        return value
 
     @field_validator("hub_url")
     @classmethod

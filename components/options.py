@@ -31,6 +31,8 @@ class RenderOptions(FrozenModel):
     them."""
     asleep: bool = False
     """True: the service is idle and gets no replica until the next request."""
+    requests_autoscaled: bool = False
+    """True: a HorizontalPodAutoscaler follows the requests at the gateways and sets the number of replicas."""
     pool: str = ""
     """The ModelPool in which a service that is `asleep` waits for its turn; empty for none."""
     installed: frozenset[str] | None = None

@@ -17,6 +17,7 @@ from components.model_cache import cache_claim
 from components.naming import adoption, object_metadata
 from components.options import RenderOptions
 from components.rendered import RenderedObject, RenderedService, fingerprint_of
+from components.scaling import with_request_scaler
 from components.uncounted_fields import uncounted_annotation
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -57,6 +58,7 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
         return RenderedService.of(desired.key, ())
     else:
         workloads = desired.workloads.without_nulls()
+    workloads = with_request_scaler(workloads, desired, options)
     _require_groups(workloads, options)
     objects = tuple(with_drift_policy(each, desired.drift) for each in _objects(desired, workloads, options))
     makes_claim = workloads.uses_cache_claim and not options.claim_exists

@@ -7,6 +7,7 @@ ScaledObject, so Herdsman makes one of the two, never both. `components.extensio
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from components import naming
 from components.naming import selector_labels
@@ -15,10 +16,14 @@ from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.quantities import parse_quantity
-from program.desired.service import DEFAULT_UTILIZATION, Autoscaling, DesiredService, ScalingMetric
-from program.desired.workloads import Scaler
+from program.desired.service import DEFAULT_UTILIZATION, Autoscaling, DesiredService, RequestScaling, ScalingMetric
+from program.desired.workloads import PodSet, Scaler, Workloads
 from program.runtimes import runtime_for
 
+REQUESTS_METRIC = "herdsman_gateway_active_requests"
+"""The external metric that `automation.external_metrics` serves: the requests under way of a service."""
+LABEL_SERVICE, LABEL_DIALECT = "service", "dialect"
+"""The labels of that metric."""
 DEFAULT_TARGET = "2"
 """Requests under way for each pod, above which the autoscaler adds pods."""
 
@@ -42,6 +47,38 @@ def scaler(desired: DesiredService, scaling: Autoscaling, options: RenderOptions
         "metrics": _metrics(desired, scaling),
     }
     return Scaler(part="main", logical_part="hpa", kind="HorizontalPodAutoscaler", name=name, labels=labels, spec=spec)
+
+
+def with_request_scaler(workloads: Workloads, desired: DesiredService, options: RenderOptions) -> Workloads:
+    """Add the autoscaler that follows the requests at the gateways to the serving pods, if the options ask for it."""
+    rules = desired.by_requests
+    if not options.requests_autoscaled or rules is None or rules.target is None:
+        return workloads
+    main, *others = workloads.pods
+    scaled = main.model_copy(update={"scaler": request_scaler(desired, main, rules, rules.target)})
+    return workloads.model_copy(update={"pods": (scaled, *others)})
+
+
+def request_scaler(desired: DesiredService, pods: PodSet, rules: RequestScaling, target: int) -> Scaler:
+    """Build the autoscaler that follows the requests at the gateways, for a service that is awake."""
+    selector = {"matchLabels": {LABEL_SERVICE: desired.key.name, LABEL_DIALECT: desired.key.dialect}}
+    average: Json = {"type": "AverageValue", "averageValue": str(target)}
+    metric = {"metric": {"name": REQUESTS_METRIC, "selector": selector}, "target": average}
+    spec = {
+        # A service sleeps by the loop, and Kubernetes' own autoscaler cannot scale from zero.
+        "minReplicas": max(1, rules.min_replicas),
+        "maxReplicas": rules.max_replicas,
+        "metrics": [{"type": "External", "external": metric}],
+    }
+    kind: Literal["HorizontalPodAutoscaler"] = "HorizontalPodAutoscaler"
+    labels = selector_labels(desired) if desired.workloads is None else pods.labels
+    return Scaler(part=pods.part, logical_part="hpa", kind=kind, name=pods.name, labels=labels, spec=spec)
+
+
+def follows_requests(autoscaler: Json) -> bool:
+    """Return whether a live HorizontalPodAutoscaler is one of `request_scaler`."""
+    named = ((each.get("external") or {}).get("metric") or {} for each in autoscaler["spec"].get("metrics") or ())
+    return any(each.get("name") == REQUESTS_METRIC for each in named)
 
 
 def keda_scales(desired: DesiredService, scaling: Autoscaling, options: RenderOptions) -> bool:

@@ -67,6 +67,7 @@ AUTOSCALERS = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodau
 ENDPOINT_SLICES = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", True)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True)
 CRDS = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False)
+API_SERVICES = Kind("apiregistration.k8s.io/v1", "APIService", "apiservices", False)
 MODELS = Kind("inference.llmkube.dev/v1alpha1", "Model", "models", True)
 INFERENCE_SERVICES = Kind("inference.llmkube.dev/v1alpha1", "InferenceService", "inferenceservices", True)
 HOST_PROCESSES = Kind("herdsman.dev/v1alpha1", "HostProcess", "hostprocesses", True)

@@ -1,14 +1,17 @@
-"""Makes the serving certificate of a service's pods and its key. Pure except for the random keys.
+"""Makes serving certificates with their keys, and the TLS contexts of servers that use them.
 
-Called by `issuing`. Each certificate has a separate authority. The authority's key is never stored, so it signs nothing
-else.
+Called by `issuing` for the pods of services, by the conversion webhook, and by the external metrics API. Each
+certificate has a separate authority. The authority's key is never stored, so it signs nothing else.
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Sequence
+import pathlib
+import ssl
+import tempfile
+from collections.abc import Mapping, Sequence
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -104,3 +107,18 @@ def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> x
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def serving_context(files: Mapping[str, bytes]) -> ssl.SSLContext:
+    """Make the TLS context of a server from `tls.key` and `tls.crt`.
+
+    The ssl module reads a key only from a file, which is deleted right after that.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    with tempfile.TemporaryDirectory() as directory:
+        chain = pathlib.Path(directory, "chain.pem")
+        chain.touch(mode=0o600)
+        chain.write_bytes(files["tls.key"] + files["tls.crt"])
+        context.load_cert_chain(chain)
+    return context

@@ -147,6 +147,13 @@ def install(
         bool, typer.Option("--kserve", help="Grant the permissions that services of KServe need.")
     ] = False,
     llmaz: Annotated[bool, typer.Option("--llmaz", help="Grant the permissions that services of llmaz need.")] = False,
+    external_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--external-metrics",
+            help="Serve the requests at the gateways to HorizontalPodAutoscalers, as external metrics.",
+        ),
+    ] = False,
     priority_classes: Annotated[
         bool, typer.Option("--priority-classes/--no-priority-classes", help="Also install the PriorityClasses.")
     ] = True,
@@ -203,6 +210,7 @@ def install(
     Each installation sets all options: an omitted option returns to its default. A repetition with the same options
     changes nothing. CRDs are updated and never deleted.
     """
+    from automation.external_metrics.registration import API_SERVICE
     from automation.install import naming, objects
 
     options = _options(
@@ -221,6 +229,7 @@ def install(
             "policies": policies,
             "kserve": kserve,
             "llmaz": llmaz,
+            "external_metrics": external_metrics,
             "priority_classes": priority_classes,
             "host_identities": host_identities,
             "gateway": gateway,
@@ -251,6 +260,12 @@ def install(
                 f"hosts",
                 hint="upgrade to Kubernetes 1.30 or newer; until then, protect each agent's token as a token for all "
                 "hosts",
+            )
+        if other := installer.other_metrics_adapter(options):
+            complain(
+                f"APIService {API_SERVICE} leads to Service {other}, so another adapter serves the cluster's external "
+                f"metrics; the installation leaves it alone, and the loop scales services by requests itself",
+                hint="omit --external-metrics, or remove that adapter first",
             )
         if preview:
             comparison = installer.compare(options)

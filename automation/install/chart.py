@@ -52,6 +52,7 @@ LANGUAGE = Language(
         "kserve": _is("kserve"),
         "kserve_alone": f"and {_is('kserve')} (eq (int {_is('replicas')}) 1)",
         "llmaz": _is("llmaz"),
+        "external_metrics": _is("external_metrics"),
         "priority_classes": _is("priority_classes"),
         "several": f"gt (int {_is('replicas')}) 1",
         "identities_deny": f'eq {_is("host_identities")} "deny"',

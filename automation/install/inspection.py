@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from automation.console.check import Check
-from automation.install import gateway, identities, permissions
+from automation.install import gateway, identities, metrics_api, permissions
 from automation.install.comparison import find
 from automation.install.naming import NAME, SELECTOR
 from automation.install.operator import CLAIM, CONTAINER
@@ -49,6 +49,7 @@ def inspect(client: KubeClient, *, now: datetime) -> list[Check]:
         checks += judge_operator(found)
         checks += [each for deployment in found for each in _pods(client, deployment, now=now)]
         namespace = found[0]["metadata"]["namespace"] if found else ""
+        checks += [each for deployment in found for each in _external_metrics(client, deployment)]
         checks += _gateways(client)
     checks += _leases(client, namespace or SYSTEM_NAMESPACE, now=now)
     checks.append(_permissions(client, namespace))
@@ -159,6 +160,13 @@ def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Check]
         return [Check("operator's pods", "warning", f"cannot be checked: {error}", _ASK_OTHERS)]
     found = judge_pods(pods, now=now, claim_is_there=claim is not None)
     return [*found, *judge_engine_memory(events, deployment, now=now)]
+
+
+def _external_metrics(client: KubeClient, deployment: Json) -> Iterator[Check]:
+    try:
+        yield from metrics_api.inspect(client, deployment)
+    except ApiError as error:
+        yield Check("external metrics", "warning", str(error), _ASK_OTHERS)
 
 
 def _gateways(client: KubeClient) -> list[Check]:

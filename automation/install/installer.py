@@ -16,7 +16,7 @@ from typing import cast
 
 from automation.engine.port import Batch, Change, Engine, Stack
 from automation.engine.pulumi_engine import PulumiEngine
-from automation.install import identities, objects
+from automation.install import identities, metrics_api, objects
 from automation.install.blanks import filled
 from automation.install.comparison import MANAGER, Compared, compare, find, leftovers, other_operators
 from automation.install.objects import Part
@@ -90,7 +90,7 @@ class Installer:
         Raises ApiError; InstallRefused if another operator is in the way.
         """
         self._check_alone(options)
-        unserved = self.unserved()
+        unserved = self._left_out(options)
         stages = (rendered(options, stage, unserved) for stage in objects.STAGES)
         wanted = compare(self._client, (obj for stage in stages for obj in stage.objects))
         return Comparison(wanted, leftovers(self._client, _unwanted(options)))
@@ -111,7 +111,8 @@ class Installer:
             if each.holder:
                 self._take_over(each)
         changes: list[Change] = []
-        stack, unserved = Stack(options.namespace), self.unserved()
+        stack, unserved = Stack(options.namespace), self._left_out(options)
+        metrics_api.release(self._client, options.namespace)
         with self._engine() as engine:
             for stage in objects.STAGES:
                 batch = Batch(stack, apply=(rendered(options, stage, unserved),))
@@ -133,6 +134,7 @@ class Installer:
         options = InstallOptions(namespace=namespace)
         everything = [(part, _manifest(part, options)) for part in objects.parts() if part.stage == "operator"]
         self._check_ours(everything)
+        metrics_api.release(self._client, namespace)
         changes: list[Change] = []
         key = _key(namespace, "operator")
         with self._engine() as engine:
@@ -154,6 +156,18 @@ class Installer:
         """
         answer = served(lambda path: self._client.request("GET", path), identities.KINDS)
         return frozenset(kind.kind for kind in identities.KINDS if not answer.get(kind))
+
+    def other_metrics_adapter(self, options: InstallOptions) -> str:
+        """Return `namespace/name` of the Service of another adapter that serves the cluster's external metrics.
+
+        Empty if there is none, or if the options ask for no external metrics. Raises ApiError.
+        """
+        return metrics_api.other_adapter(self._client, options.namespace) if options.external_metrics else ""
+
+    def _left_out(self, options: InstallOptions) -> frozenset[str]:
+        """Return the kinds that the installation leaves out."""
+        taken = frozenset({kinds.API_SERVICES.kind}) if self.other_metrics_adapter(options) else frozenset()
+        return self.unserved() | taken
 
     def _check_alone(self, options: InstallOptions) -> None:
         if others := other_operators(self._client, options.namespace):

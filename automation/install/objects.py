@@ -45,6 +45,7 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "kserve": lambda o: o.kserve,
     "kserve_alone": lambda o: o.kserve and o.replicas == 1,
     "llmaz": lambda o: o.llmaz,
+    "external_metrics": lambda o: o.external_metrics,
     "elsewhere": lambda o: o.namespace != SYSTEM_NAMESPACE,
     "identities_deny": lambda o: o.host_identities == "deny",
     "identities_warn": lambda o: o.host_identities == "warn",
@@ -117,10 +118,11 @@ def parts() -> list[Part]:
         Part(
             "operator",
             operator.network_policy(),
-            "Allows only probes, metrics, the ports for requests to sleeping services, and with KServe the port of "
-            "the conversion webhook.",
+            "Allows only probes, metrics, the ports for requests to sleeping services, with KServe the port of the "
+            "conversion webhook, and the port of the external metrics API if it is served.",
         ),
         Part("operator", operator.budget(), condition="several"),
+        *_external_metrics(),
         *_gateway(),
         Part("operator", operator.deployment()),
     ]
@@ -314,6 +316,23 @@ def _loop_roles() -> list[Part]:
         Part("operator", _binding("Role", LOOP_ROLE, **reports)),
         *(part for name in permissions.DIALECTS for part in _dialect_role(name)),
     ]
+
+
+def _external_metrics() -> list[Part]:
+    name, condition = f"{LOOP_ROLE}-external-metrics", "external_metrics"
+    reader = _binding("Role", name, namespace="kube-system")
+    reader["roleRef"]["name"] = "extension-apiserver-authentication-reader"
+    found = [
+        (
+            _role("ClusterRole", name, permissions.EXTERNAL_METRICS),
+            "Additional permissions of the loop that serves external metrics.",
+        ),
+        (_binding("ClusterRole", name), ""),
+        (reader, "By Kubernetes' own Role the loop reads how the API server proves itself."),
+        (operator.metrics_api_service(), "It has no selector: the loop that leads writes its endpoint."),
+        (operator.metrics_api(), "A cluster has one. If another adapter has it, do not apply this one."),
+    ]
+    return [Part("operator", tree, why, condition) for tree, why in found]
 
 
 def _dialect_role(dialect: str) -> list[Part]:

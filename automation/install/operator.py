@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from automation.external_metrics.answers import GROUP, VERSION
+from automation.external_metrics.registration import API_SERVICE, PORT_NAME
 from automation.install.blanks import Each, Raw, Value, When
 from automation.install.naming import LABELS, NAME, SELECTOR, metadata
 from automation.serving.wake import FIRST_PORT, PORTS
+from kubeapi import kinds
 from kubeapi.json_types import Json
 
 CLAIM = "herdsman-state"
 CONTAINER = "loop"
 HEALTH_PORT = 8081
 CONVERSION_PORT = 9443
+METRICS_API_PORT = 9444
+METRICS_API = f"{NAME}-external-metrics"
+"""Name of the Service of the external metrics API."""
 USER = 10001
 """The user of the image. It owns the files that it writes by fsGroup."""
 
@@ -50,6 +56,34 @@ def metrics_service() -> Json:
     }
 
 
+def metrics_api_service() -> Json:
+    """The Service of the external metrics API. It has no selector: the loop that leads writes its endpoint."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(METRICS_API, namespace=Value("namespace")),
+        "spec": {
+            "ports": [{"name": PORT_NAME, "port": 443, "targetPort": METRICS_API_PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def metrics_api() -> Json:
+    """The APIService of the external metrics API. The loop writes the authority of its certificate."""
+    return {
+        "apiVersion": kinds.API_SERVICES.api_version,
+        "kind": kinds.API_SERVICES.kind,
+        "metadata": metadata(API_SERVICE),
+        "spec": {
+            "group": GROUP,
+            "version": VERSION,
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+            "service": {"namespace": Value("namespace"), "name": METRICS_API, "port": 443},
+        },
+    }
+
+
 def network_policy() -> Json:
     """The NetworkPolicy: the allowed incoming traffic."""
     return {
@@ -65,6 +99,7 @@ def network_policy() -> Json:
                         {"port": HEALTH_PORT, "protocol": "TCP"},
                         {"port": FIRST_PORT, "endPort": FIRST_PORT + PORTS - 1, "protocol": "TCP"},
                         When("kserve", {"port": CONVERSION_PORT, "protocol": "TCP"}),
+                        When("external_metrics", {"port": METRICS_API_PORT, "protocol": "TCP"}),
                     ]
                 }
             ],
@@ -151,6 +186,7 @@ def _container() -> Json:
         "ports": [
             {"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"},
             When("kserve", {"name": "conversion", "containerPort": CONVERSION_PORT, "protocol": "TCP"}),
+            When("external_metrics", {"name": "metrics-api", "containerPort": METRICS_API_PORT, "protocol": "TCP"}),
         ],
         "livenessProbe": _probe("/healthz", periodSeconds=20, failureThreshold=4),
         # A loop that waits for the lease is ready as well. Otherwise a rollout would wait for ever for the second loop.
@@ -208,6 +244,8 @@ def _environment() -> list[Any]:
         # Of two loops only the leader converts, and a Service would route to either. So the CRDs contain the pod's
         # address.
         When("kserve_alone", plain("HERDSMAN_CONVERSION_SERVICE", f"$(POD_NAMESPACE)/{NAME}")),
+        When("external_metrics", plain("HERDSMAN_EXTERNAL_METRICS_PORT", str(METRICS_API_PORT))),
+        When("external_metrics", plain("HERDSMAN_EXTERNAL_METRICS_SERVICE", f"$(POD_NAMESPACE)/{METRICS_API}")),
         plain("HOME", "/tmp"),  # noqa: S108 - a path in the pod
         Each("settings", setting),
     ]

@@ -28,6 +28,8 @@ DECIDED = frozenset(
         "health_port",
         "metrics_token_file",
         "lease_namespace",
+        "external_metrics_port",
+        "external_metrics_service",
         "gateway",
         "gateway_listen",
         "gateway_tls_cert",
@@ -83,6 +85,9 @@ class InstallOptions(BaseModel):
     """Grant the permissions for KServe's LLMInferenceServices. Install their CRDs with `herdsman crds --dialect`."""
     llmaz: bool = False
     """Grant the permissions for llmaz's Playgrounds and Services. Install their CRDs with `herdsman crds --dialect`."""
+    external_metrics: bool = False
+    """Serve the requests at the gateways as external metrics, by which HorizontalPodAutoscalers scale services. A
+    cluster has one server of external metrics. If it is another adapter's, such as KEDA's, leave this false."""
     priority_classes: bool = True
     """Install the PriorityClasses that services name. Set false if they exist already, for example from LLMKube's
     chart."""

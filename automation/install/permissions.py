@@ -253,6 +253,27 @@ DIALECTS: dict[str, tuple[Permission, ...]] = {
 }
 """For the loop, by dialect, besides `LOOP`: granted only if the dialect is used."""
 
+EXTERNAL_METRICS = (
+    Permission(
+        "apiregistration.k8s.io",
+        ("apiservices",),
+        ("get", "patch"),
+        "The loop writes the authority of its certificate, and sees whether another adapter took the API over.",
+        names=("v1beta1.external.metrics.k8s.io",),
+    ),
+    Permission(
+        "authorization.k8s.io",
+        ("subjectaccessreviews",),
+        ("create",),
+        "The loop asks what the users who read the metric may read.",
+    ),
+)
+"""For the loop, in all namespaces, if it serves external metrics.
+
+Besides, it reads how the API server proves itself, by Kubernetes' Role extension-apiserver-authentication-reader in
+kube-system.
+"""
+
 LOOP_LEASES = (
     Permission(
         "coordination.k8s.io",

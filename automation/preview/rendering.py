@@ -21,6 +21,7 @@ from components.engine_workloads import is_stopped
 from components.extensions import unsupported_by_cluster
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
+from components.scaling import follows_requests
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, ModelNotReady, SpecInvalid
 from program.desired.facts import Problem
@@ -140,16 +141,25 @@ def _left_to_upstream(subject: Subject, live: Live) -> Iterator[str]:
 
 def _facts(desired: DesiredService, live: Live, options: RenderOptions) -> dict[str, Any]:
     """Return the options that the loop takes from its caches."""
+    facts = {"installed": live.installed, "requests_autoscaled": _is_autoscaled(desired, live)}
     if desired.workloads is not None:
-        return {"installed": live.installed}
+        return facts
     deployment = live.deployment(desired.key)
     return {
+        **facts,
         "claim_exists": live.claim_exists(desired.key, options.claim_mode),
         "scaled_elsewhere": scaled_elsewhere(desired, deployment),
         "asleep": _is_asleep(desired, deployment),
         "pool": pool_mark(deployment) if desired.by_requests is None else "",
-        "installed": live.installed,
     }
+
+
+def _is_autoscaled(desired: DesiredService, live: Live) -> bool:
+    """Return whether an autoscaler follows the service's requests now. The loop adds and removes it by itself."""
+    if desired.by_requests is None or desired.host_placement is not None:
+        return False
+    found = live.objects(desired.key).items()
+    return any(name.kind == "HorizontalPodAutoscaler" and follows_requests(obj) for name, obj in found)
 
 
 def _as_scaled(subject: Subject, desired: DesiredService, live: Live) -> DesiredService:

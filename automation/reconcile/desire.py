@@ -99,6 +99,7 @@ class Desirer:
                     "claim_exists": self._claim_exists(key, observed, options),
                     "scaled_elsewhere": scaled_elsewhere(service, observed.deployment),
                     "asleep": sleep == "asleep",
+                    "requests_autoscaled": scaled is not None and scaled.by_autoscaler,
                     "pool": pool,
                 }
             )

@@ -101,6 +101,13 @@ class RequestReports:
             quiet_s = min(each.seen_at for each in known) - max(each.changed_at[service] for each in known)
         return Demand(active, held, 0.0 if active or held else max(0.0, quiet_s))
 
+    def services(self, namespace: str) -> set[ServiceKey]:
+        """Return the services of a namespace that any gateway reports."""
+        with self._lock:
+            names = {name for each in self._gateways.values() for name in each.report.services}
+        keys = (ServiceKey(*name.split("/", 2)) for name in names)
+        return {key for key in keys if key.namespace == namespace}
+
     # --- the reports ----------------------------------------------------------------------------------------------
 
     def observe(self, name: str, lease: Json | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -39,6 +39,8 @@ class Scaled:
 
     replicas: int
     sleep: State = ""
+    by_autoscaler: bool = False
+    """A HorizontalPodAutoscaler sets the number, which is the live one here."""
 
 
 class RequestScaler:
@@ -49,10 +51,16 @@ class RequestScaler:
         client: KubeClient,
         *,
         requeue: Callable[[ServiceKey, float], None],
+        has_metrics_api: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`has_metrics_api`: whether Herdsman serves the cluster's external metrics (`automation.external_metrics`).
+
+        Then a HorizontalPodAutoscaler sets the number of replicas of a service in pods while it is awake.
+        """
         self.reports = RequestReports(client, changed=self._on_report, clock=clock)
         self._requeue = requeue
+        self._has_metrics_api = has_metrics_api
         self._clock = clock
         self._lock = threading.Lock()
         self._choices: dict[ServiceKey, Choice] = {}
@@ -91,6 +99,11 @@ class RequestScaler:
         with self._lock:
             before = self._choices.get(key) or _first(cr, desired, observed, rules)
             self._choices[key], self._rules[key] = before, rules
+        live = _live_replicas(desired, observed)
+        may_follow = rules.target is not None and desired.host_placement is None and self._has_metrics_api()
+        if may_follow and live and not before.is_asleep and not before.waking:
+            before = replace(before, replicas=live, wanted=())
+            rules = rules.model_copy(update={"target": None, "min_replicas": live, "max_replicas": live})
         if may_change:
             demand = self.reports.demand(key)
             after, again_s = choose(before, demand, rules, ready=ready, now=self._clock())
@@ -103,7 +116,28 @@ class RequestScaler:
             if after.replicas != before.replicas:
                 log.info("Scaled by requests", before=before.replicas, after=after.replicas, requests=demand.requests)
             before = after
-        return Scaled(before.replicas, "asleep" if before.is_asleep else "waking" if before.waking else "")
+        # The autoscaler does not touch a Deployment with 0 replicas, so the loop starts the first ones.
+        by_autoscaler = may_follow and bool(live) and not before.is_asleep and not before.waking
+        state: State = "asleep" if before.is_asleep else "waking" if before.waking else ""
+        return Scaled(before.replicas, state, by_autoscaler=by_autoscaler)
+
+    def values(self, namespace: str, wants: Callable[[ServiceKey], bool]) -> dict[ServiceKey, int]:
+        """Return the requests under way of the services in a namespace for which `wants` is true, for autoscalers.
+
+        While a gateway is silent, the value is at least what keeps the present number of replicas.
+        """
+        with self._lock:
+            own = {key for key in self._rules if key.namespace == namespace}
+        found = {}
+        for key in filter(wants, own | self.reports.services(namespace)):
+            demand = self.reports.demand(key)
+            with self._lock:
+                rules, choice = self._rules.get(key), self._choices.get(key)
+            if demand.is_whole:
+                found[key] = demand.requests
+            elif rules is not None and choice is not None:
+                found[key] = max(demand.requests, choice.replicas * (rules.target or 0))
+        return found
 
     def drop_service(self, key: ServiceKey) -> None:
         """Drop the records of a service."""
@@ -136,6 +170,8 @@ def _first(cr: Json, desired: DesiredService, observed: Observed, rules: Request
 
 
 def _live_replicas(desired: DesiredService, observed: Observed) -> int | None:
+    if desired.host_placement is not None:
+        return len(observed.host_processes) or None
     found = _live_set(desired, observed)
     return int(found["spec"]["replicas"]) if found is not None else None
 

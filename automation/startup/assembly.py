@@ -30,6 +30,7 @@ from automation.engine.gone_namespaces import GoneNamespaces
 from automation.engine.port import ServiceOutcome
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.engine.submissions import Submission
+from automation.external_metrics.following import MetricsApi
 from automation.history.recorder import RevisionRecorder
 from automation.hosts.endpoints import HostEndpoints
 from automation.hosts.lost_hosts import HostConditions, LostHosts
@@ -201,7 +202,14 @@ def assemble(
     )
     sleep = SleepController(client, address=address, requeue=services.add_after, turns=pools)
     stack.callback(sleep.close)
-    requests = RequestScaler(client, requeue=services.add_after)
+    metrics_api = MetricsApi(
+        client,
+        service=settings.external_metrics_name,
+        changed=lambda: every_service(cluster, services.add_after),
+        check_every_s=settings.api_check_s,
+    )
+    stack.callback(metrics_api.stop)
+    requests = RequestScaler(client, requeue=services.add_after, has_metrics_api=metrics_api.is_own)
     stack.callback(requests.close)
     proxied = ProxyCollector(sleep.proxy)
     metrics.registry.register(proxied)
@@ -279,8 +287,11 @@ def assemble(
         policies.start()
         sleep.start(settings.namespaces)
         requests.start()
+        if settings.external_metrics_port >= 0:
+            metrics_api.start()
         if not shard.is_first:
             return
+        _serve_metrics(client, stack, settings, requests)
         lost_hosts = LostHosts(
             client,
             liveness=cluster.registry.liveness,
@@ -328,6 +339,26 @@ def _convert(client: KubeClient, stack: ExitStack, settings: Settings, shard: Sh
         server.start()
     except OSError as error:
         log.error("Cannot listen for conversions", port=settings.conversion_port, error=str(error))
+        return
+    stack.callback(server.close)
+
+
+def _serve_metrics(client: KubeClient, stack: ExitStack, settings: Settings, requests: RequestScaler) -> None:
+    """Serve the requests at the gateways to autoscalers if a port is set."""
+    if settings.external_metrics_port < 0:
+        return
+    from automation.external_metrics.serving import ExternalMetrics
+
+    server = ExternalMetrics(
+        client,
+        requests.values,
+        service=settings.external_metrics_name,
+        port=settings.external_metrics_port,
+    )
+    try:
+        server.start()
+    except OSError as error:
+        log.error("Cannot listen for external metrics", port=settings.external_metrics_port, error=str(error))
         return
     stack.callback(server.close)
 

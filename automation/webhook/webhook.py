@@ -12,17 +12,14 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
-import pathlib
 import secrets
-import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 
 import structlog
 
-from automation.certificates.files import LIFETIME, serving_files
+from automation.certificates.files import LIFETIME, serving_context, serving_files
 from automation.webhook.registration import Endpoint, register
 from automation.webhook.server import ReviewServer
 from kubeapi.client import KubeClient
@@ -32,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 RENEW_AFTER = 0.5
 """A certificate is replaced after this part of its lifetime."""
+STOP_TIMEOUT_S = 10.0
+"""How long `close` waits for a request to the API server."""
 RETRY_S = 5.0
 """Pause after the API server refused the registration."""
 SETTLE_S = 10.0
@@ -90,7 +89,7 @@ class ConversionServer:
     def start(self) -> None:
         """Start to listen, and register in the background. Raises OSError when the port is taken."""
         files = self._issue()
-        server = ReviewServer((self._listening(), self._port), self._path, _context(files))
+        server = ReviewServer((self._listening(), self._port), self._path, serving_context(files))
         self._server = server
         self._serve(server, files)
         server.start()
@@ -103,7 +102,7 @@ class ConversionServer:
         if self._server is not None:
             self._server.stop()
         if self._registering is not None:
-            self._registering.join()
+            self._registering.join(STOP_TIMEOUT_S)
 
     def _listening(self) -> str:
         """Return the IP address to listen on. For a name or a Service: the pod's, or outside a pod all addresses."""
@@ -116,7 +115,7 @@ class ConversionServer:
         return serving_files(names, addresses, now=self._clock(), lifetime=self._lifetime)
 
     def _serve(self, server: ReviewServer, files: dict[str, bytes]) -> None:
-        server.serve_with(_context(files))
+        server.serve_with(serving_context(files))
         self._served, self._next, self._told_at = files, {}, None
         self._renewal = self._clock() + self._lifetime * RENEW_AFTER
 
@@ -168,15 +167,3 @@ def _is_ip(address: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _context(files: dict[str, bytes]) -> ssl.SSLContext:
-    """Make the server's TLS context. The ssl module reads a key only from a file, which is deleted right after that."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    with tempfile.TemporaryDirectory() as directory:
-        chain = pathlib.Path(directory, "chain.pem")
-        chain.touch(mode=0o600)
-        chain.write_bytes(files["tls.key"] + files["tls.crt"])
-        context.load_cert_chain(chain)
-    return context

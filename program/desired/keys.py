@@ -90,6 +90,8 @@ ANNOTATION_SCALE_BY = "herdsman.dev/scale-by"
 """On a service, `requests`: its replicas follow the requests at `herdsman gateway`, which also wake it."""
 ANNOTATION_TARGET_REQUESTS = "herdsman.dev/target-requests"
 """On a service that is scaled by requests: the requests under way for each replica, above which another one starts."""
+ANNOTATION_MAX_REPLICAS = "herdsman.dev/max-replicas"
+"""On a service with target requests and without `spec.autoscaling`: the largest number of replicas."""
 
 ANNOTATION_DRAIN = "herdsman.dev/drain"
 """On a service: how long a replica that stops waits for its running requests (`2m`); `"false"` drops them."""

@@ -201,7 +201,11 @@ class Sleep(FrozenModel):
 
 
 class RequestScaling(FrozenModel):
-    """The loop sets the number of replicas by the requests at the gateways, and no autoscaler exists."""
+    """The loop sets the number of replicas by the requests at the gateways.
+
+    Where Herdsman serves the external metrics of the cluster, a HorizontalPodAutoscaler sets the number of pods while
+    the service is awake.
+    """
 
     min_replicas: int = 1
     """The fewest replicas while the service is awake; at least 1."""

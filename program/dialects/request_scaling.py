@@ -16,6 +16,7 @@ IDLE_TIMEOUT_S = 300.0
 """The idle timeout of a service with `minReplicas: 0` that has no annotation for it."""
 _SCALE_BY = f"metadata.annotations[{keys.ANNOTATION_SCALE_BY}]"
 _TARGET = f"metadata.annotations[{keys.ANNOTATION_TARGET_REQUESTS}]"
+_LARGEST = f"metadata.annotations[{keys.ANNOTATION_MAX_REPLICAS}]"
 
 
 def request_scaling(
@@ -25,14 +26,16 @@ def request_scaling(
     replicas: int,
     autoscaling: Autoscaling | None = None,
     other_scaler: str = "",
-    on_host: bool = False,
+    pinned: bool = False,
 ) -> RequestScaling | None:
     """Return how the gateways' requests scale a service; None if they do not.
 
-    `replicas` is the number in the spec. `autoscaling` has the bounds of an InferenceService. `other_scaler` is the
-    field of an autoscaler that the service itself describes; empty if there is none. Raises SpecInvalid.
+    `replicas` is the number in the spec. `autoscaling` has the bounds of an InferenceService; other services have the
+    upper one in an annotation. `other_scaler` is the field of an autoscaler that the service itself describes; empty if
+    there is none. `pinned`: the service names its host, which runs one replica. Raises SpecInvalid.
     """
-    target = _target(annotations)
+    target = _number(annotations, keys.ANNOTATION_TARGET_REQUESTS, "requests")
+    largest = _number(annotations, keys.ANNOTATION_MAX_REPLICAS, "replicas")
     if not annotated.scale_by_requests:
         return None
     if other_scaler:
@@ -56,8 +59,17 @@ def request_scaling(
     idle_s = annotated.sleep.idle_timeout_s if annotated.sleep is not None else None
     if idle_s is None and autoscaling is not None and autoscaling.min_replicas == 0:
         idle_s = IDLE_TIMEOUT_S
-    if target is not None and (autoscaling is None or on_host):
-        why = "works in pods only" if on_host else "needs spec.autoscaling.maxReplicas, the largest number of replicas"
+    if largest is not None:
+        _check_largest(largest, target, replicas=replicas, autoscaling=autoscaling)
+        autoscaling = Autoscaling(min_replicas=max(1, replicas), max_replicas=largest)
+    if target is not None and pinned:
+        why = f"needs several hosts, and annotation {keys.ANNOTATION_HOST} names one; remove one of the two"
+        raise SpecInvalid(field=_TARGET, why=why)
+    if target is not None and autoscaling is None:
+        why = (
+            f"needs the largest number of replicas: set annotation {keys.ANNOTATION_MAX_REPLICAS}, or "
+            "spec.autoscaling.maxReplicas of an InferenceService"
+        )
         raise SpecInvalid(field=_TARGET, why=why)
     if target is None and idle_s is None:
         raise SpecInvalid(
@@ -72,15 +84,27 @@ def request_scaling(
     return RequestScaling(min_replicas=low, max_replicas=high, target=target, idle_timeout_s=idle_s)
 
 
-def _target(annotations: Mapping[str, str]) -> int | None:
-    value = annotations.get(keys.ANNOTATION_TARGET_REQUESTS, "")
+def _check_largest(largest: int, target: int | None, *, replicas: int, autoscaling: Autoscaling | None) -> None:
+    if target is None:
+        why = f"has no effect without annotation {keys.ANNOTATION_TARGET_REQUESTS}; add that one, or remove this one"
+    elif autoscaling is not None:
+        why = "contradicts spec.autoscaling, which has the largest number of replicas too; remove one of the two"
+    elif largest < replicas:
+        why = f"{largest} is less than the {replicas} replicas of the spec, which is the smallest number"
+    else:
+        return
+    raise SpecInvalid(field=_LARGEST, why=why)
+
+
+def _number(annotations: Mapping[str, str], name: str, of: str) -> int | None:
+    value, field = annotations.get(name, ""), f"metadata.annotations[{name}]"
     if not value:
         return None
     if not (value.isascii() and value.isdigit() and len(value) < 6 and int(value)):
-        raise SpecInvalid(field=_TARGET, why=f"`{value[:64]}` is not a number of 1 to 99999 requests")
+        raise SpecInvalid(field=field, why=f"`{value[:64]}` is not a number of 1 to 99999 {of}")
     if not annotations.get(keys.ANNOTATION_SCALE_BY):
         raise SpecInvalid(
-            field=_TARGET,
+            field=field,
             why=f"has no effect without annotation {keys.ANNOTATION_SCALE_BY}: requests; add that one, or remove this "
             "one",
         )

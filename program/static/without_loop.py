@@ -37,7 +37,7 @@ def unsupported_without_loop(
     for name, why in _LOOP_ONLY.items():
         if annotations.get(name):
             yield _problem(name, why)
-    for name in (keys.ANNOTATION_SCALE_BY, keys.ANNOTATION_TARGET_REQUESTS):
+    for name in (keys.ANNOTATION_SCALE_BY, keys.ANNOTATION_TARGET_REQUESTS, keys.ANNOTATION_MAX_REPLICAS):
         if annotations.get(name):
             yield _problem(name, "only the loop scales by the requests at the gateways")
     in_pods = desired.host_placement is None

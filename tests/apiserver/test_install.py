@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from automation.cli.main import invoke
+from automation.external_metrics.registration import API_SERVICE
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -233,6 +234,35 @@ def test_the_gateway_comes_and_goes_and_the_keys_of_its_clients_stay(site: Site)
     for kind in GATEWAYS:
         assert site.find(kind, "herdsman-gateway") is None, kind
     assert site.find(kinds.SECRETS, "key", "herdsman-keys") is not None
+
+
+@pytest.mark.soak
+def test_the_metrics_api_comes_and_goes_and_another_adapters_stays(site: Site) -> None:
+    def found() -> Json | None:
+        return find(site.client, kinds.API_SERVICES, None, API_SERVICE)
+
+    site.rows("install", "--gateway", "--external-metrics", "--image=example/herdsman:1")
+    live = found()
+    assert live is not None and live["spec"]["service"]["namespace"] == NAMESPACE
+    assert site.run("install", "--preview", "--gateway", "--external-metrics", "--image=example/herdsman:1")[0] == 0
+    site.rows("install")
+    assert found() is None and site.find(kinds.SERVICES, "herdsman-external-metrics") is None
+
+    site.rows("install", "--external-metrics")
+    live = found()
+    assert live is not None
+    spec = {**live["spec"], "service": {"namespace": "keda", "name": "keda-operator-metrics-apiserver", "port": 443}}
+    taken = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": {"name": API_SERVICE}, "spec": spec}
+    site.client.apply(kinds.API_SERVICES, None, taken, field_manager="helm", force=True)
+    code, said = site.run("install", "--external-metrics")
+    assert code == 0 and "keda/keda-operator-metrics-apiserver" in said, said
+    _, said = site.run("doctor")
+    assert "external metrics" in said and "another adapter serves" in said
+    assert site.run("install")[0] == 0
+    assert site.run("install", "--external-metrics")[0] == 0
+    assert site.run("uninstall", "--yes")[0] == 0
+    live = found()
+    assert live is not None and live["spec"]["service"]["namespace"] == "keda"
 
 
 @pytest.mark.soak

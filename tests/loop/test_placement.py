@@ -15,6 +15,8 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
+from program.desired.keys import ServiceKey
+from program.desired.request_report import REPORTS_NAMESPACE, Counts, Report
 from tests.support.loop import (
     LoopProcess,
     await_condition,
@@ -211,6 +213,32 @@ def test_replicas_have_hosts_of_their_own_and_leave_drained_and_lost_ones(
     # p-b is free once the pass that stopped the second replica has ended, and p-d at once.
     eventually(lambda: placed(client, namespace, "other") in ("p-b", "p-d"), what="other to be on an untainted host")
     assert placed(client, namespace) == "p-a"
+
+
+def test_replicas_on_hosts_follow_the_requests_at_the_gateways(
+    loop: LoopProcess, client: KubeClient, namespace: str, hosts: Hosts, source: str
+) -> None:
+    def report(active: int) -> None:
+        """Write the requests as a gateway does."""
+        counts = {str(ServiceKey("llmkube", namespace, "svc")): Counts(active, 0, active)}
+        written = Report("gateway of a test", counts, frozenset({namespace}))
+        lease = written.lease(f"gateway-{namespace}", renewed=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+        client.apply(kinds.LEASES, REPORTS_NAMESPACE, lease, field_manager="tests", force=True)
+
+    model(client, namespace, source=source)
+    for name in ("p-a", "p-b", "p-c"):
+        hosts.add(name)
+    by_requests = {"herdsman.dev/scale-by": "requests", "herdsman.dev/target-requests": "4"}
+    annotations = SELECTED | by_requests | {"herdsman.dev/max-replicas": "2"}
+    service(client, namespace, annotations=annotations, contextSize=128)
+    try:
+        on(client, namespace, "p-a")
+        assert not placed(client, namespace, replica=1)
+        report(99)
+        on(client, namespace, "p-b", replica=1)
+        assert not placed(client, namespace, replica=2), "no more than the largest number"
+    finally:
+        client.delete(kinds.LEASES, REPORTS_NAMESPACE, f"gateway-{namespace}")
 
 
 def test_a_service_that_no_host_allows_names_its_field_and_is_placed_once_an_owner_allows_it(

@@ -16,6 +16,9 @@ from pathlib import Path
 import pytest
 
 from automation.cli.main import invoke
+from automation.external_metrics.registration import API_SERVICE
+from automation.install.objects import documents
+from automation.install.options import InstallOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
@@ -27,6 +30,7 @@ from tests.support.gateways import completion, gateway_process
 from tests.support.loop import LoopProcess, deployed, eventually
 from tools.localcluster import LocalCluster
 
+CONTROLLERS = "kube-controller-manager"
 BY_REQUESTS = {
     "herdsman.dev/scale-by": "requests",
     "herdsman.dev/idle-timeout": "1s",
@@ -101,8 +105,24 @@ def running(
 ) -> Iterator[LoopProcess]:
     folder = tmp_path_factory.mktemp("loop")
     kubeconfig = loop.grant_loop_rights(client, cluster, folder / "kubeconfig")
-    with loop.loop_process(kubeconfig, folder) as process:
-        yield process
+    for document in of_external_metrics():
+        if document["kind"] != "APIService":
+            apply(client, document)
+    with loop.loop_process(kubeconfig, folder, start=False) as process:
+        process.environment = {"HERDSMAN_EXTERNAL_METRICS_PORT": "0", "HERDSMAN_API_CHECK_S": "0.5"}
+        yield process.start()
+
+
+def of_external_metrics() -> list[Json]:
+    """The objects that an installation with external metrics has besides."""
+    without = [each["metadata"] for each in documents(InstallOptions())]
+    everything = documents(InstallOptions(external_metrics=True))
+    return [each for each in everything if each["metadata"] not in without]
+
+
+def apply(client: KubeClient, document: Json) -> None:
+    kind = client.mapping(document["apiVersion"], document["kind"])
+    client.apply(kind, document["metadata"].get("namespace"), document, field_manager="tests", force=True)
 
 
 @pytest.fixture(scope="module")
@@ -232,3 +252,45 @@ def test_replicas_follow_the_requests_without_an_autoscaler(
         assert [each.result()[0] for each in asked] == [200, 200, 200]
     preview = ["preview", "--live", "svc", "-n", where, f"--kubeconfig={cluster.kubeconfig}"]
     assert invoke(preview) == 0, "the number is that of the requests, and not that of the spec"
+
+
+def autoscaler(client: KubeClient, where: str) -> Json | None:
+    return next(iter(client.list(kinds.AUTOSCALERS, where)["items"]), None)
+
+
+def test_an_autoscaler_scales_a_service_that_is_awake_while_external_metrics_are_herdsmans(
+    client: KubeClient, cluster: LocalCluster, gateway: str, engine: Engine
+) -> None:
+    where = namespace(client, "followed")
+    loop.model(client, where)
+    annotations = BY_REQUESTS | {"herdsman.dev/idle-timeout": "1h", "herdsman.dev/target-requests": "4"}
+    scaling = {"minReplicas": 1, "maxReplicas": 3}
+    loop.service(client, where, annotations=annotations, autoscaling=scaling, skipModelInit=True)
+    write_status(client, where, "svc", ready=1 if deployed(client, where) else 0)
+    [api_service] = [each for each in of_external_metrics() if each["kind"] == "APIService"]
+    apply(client, api_service)
+    try:
+        hpa = eventually(lambda: autoscaler(client, where), what="an autoscaler")
+        assert hpa["spec"]["maxReplicas"] == 3 and hpa["spec"]["metrics"][0]["type"] == "External"
+        eventually(
+            lambda: client.get(kinds.API_SERVICES, None, API_SERVICE)["spec"].get("caBundle"), what="the authority"
+        )
+        scale = {"spec": {"replicas": 2}}
+        client.patch(kinds.DEPLOYMENTS, where, "svc", scale, subresource="scale", field_manager=CONTROLLERS)
+        preview = ["preview", "--live", "svc", "-n", where, f"--kubeconfig={cluster.kubeconfig}"]
+        assert invoke(preview) == 0, "the number is the autoscaler's"
+        idle = {"metadata": {"annotations": {"herdsman.dev/idle-timeout": "1s"}}}
+        client.patch(kinds.INFERENCE_SERVICES, where, "svc", idle)
+        eventually(lambda: replicas(client, where, "svc") == 0, what="no replica wanted")
+        eventually(lambda: autoscaler(client, where) is None, what="no autoscaler of a service that sleeps")
+        write_status(client, where, "svc", ready=0)
+        client.patch(
+            kinds.INFERENCE_SERVICES, where, "svc", {"metadata": {"annotations": {"herdsman.dev/idle-timeout": "1h"}}}
+        )
+        assert wakes(client, gateway, where, "svc", "svc", engine) == (200, {"choices": []})
+        eventually(lambda: autoscaler(client, where), what="the autoscaler again")
+        client.patch(kinds.DEPLOYMENTS, where, "svc", scale, subresource="scale", field_manager=CONTROLLERS)
+    finally:
+        client.delete(kinds.API_SERVICES, None, API_SERVICE)
+    eventually(lambda: autoscaler(client, where) is None, what="the loop to scale itself")
+    assert replicas(client, where, "svc") == 2, "the number does not jump"

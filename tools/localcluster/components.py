@@ -174,6 +174,8 @@ def _kube_controller_manager(layout: Layout, ports: Mapping[str, int]) -> dict[s
         "cluster-signing-cert-file": str(pki / "ca.crt"),
         "cluster-signing-key-file": str(pki / "ca.key"),
         "service-cluster-ip-range": SERVICE_NETWORK,
+        # The default, 15 s, is for clusters with thousands of autoscalers.
+        "horizontal-pod-autoscaler-sync-period": "2s",
         # The defaults, 20 and 30, protect an API server with many clients; this one has a single user.
         "kube-api-qps": "200",
         "kube-api-burst": "400",

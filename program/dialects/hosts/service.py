@@ -104,7 +104,9 @@ def hosted_service(
         draft=drafting,
         completion_check=annotated.completion_check,
         sleep=annotated.sleep,
-        by_requests=request_scaling(annotations, annotated, replicas=replicas, on_host=True),
+        by_requests=request_scaling(
+            annotations, annotated, replicas=min(replicas, 1) if hosting.pinned else replicas, pinned=hosting.pinned
+        ),
         served_name=annotated.served_name,
         drift=annotated.drift,
         adopt=annotations.get(keys.ANNOTATION_ADOPT) == "true",

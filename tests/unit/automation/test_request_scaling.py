@@ -12,7 +12,7 @@ from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.request_report import Counts, Report
-from program.desired.service import DesiredService, RequestScaling
+from program.desired.service import DesiredService, HostPlacement, RequestScaling
 from tests.support.builders import service
 
 KEY = ServiceKey("llmkube", "ns", "svc")
@@ -26,14 +26,22 @@ def observed(replicas: int | None = None, *, ready: int = 0) -> Observed:
     return Observed(live=(), claim_exists=False, deployment=live, pods=())
 
 
+def every(_: ServiceKey) -> bool:
+    return True
+
+
 class World:
     """A loop with a gateway, by a clock of the test."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.requeued: list[float] = []
+        self.has_metrics_api = False
         self.scaler = RequestScaler(
-            cast(KubeClient, None), requeue=lambda _, after_s: self.requeued.append(after_s), clock=lambda: self.now
+            cast(KubeClient, None),
+            requeue=lambda _, after_s: self.requeued.append(after_s),
+            has_metrics_api=lambda: self.has_metrics_api,
+            clock=lambda: self.now,
         )
         self._renewals = 0
 
@@ -83,6 +91,15 @@ def test_a_new_loop_goes_on_where_the_earlier_one_ended(world: World) -> None:
     assert World().scaled(observed(9, ready=9)) == Scaled(4), "the bounds were edited meanwhile"
 
 
+def test_a_new_loop_keeps_the_processes_on_hosts(world: World) -> None:
+    processes: dict[int, Json] = {n: {"status": {"ready": True}} for n in range(3)}
+    seen = Observed(live=(), claim_exists=False, deployment=None, pods=(), host_processes=processes)
+    desired = service(by_requests=RULES, host_placement=HostPlacement(selector={"room": "1"}))
+    assert world.scaled(seen, desired=desired, by_agent=True) == Scaled(3)
+    world.report(7, 0, 7)
+    assert world.scaled(seen, desired=desired, by_agent=True) == Scaled(4)
+
+
 def test_a_change_that_must_wait_keeps_the_number(world: World) -> None:
     world.report(8, 0, 8)
     assert world.scaled(observed(1, ready=1), may_change=False) == Scaled(1)
@@ -124,3 +141,44 @@ def test_only_reports_that_may_change_the_number_enqueue_the_service(world: Worl
     world.report(1, 1, 3)
     world.report(0, 0, 3)
     assert world.requeued == [0.0, 0.0, 0.0]
+
+
+def test_an_autoscaler_sets_the_number_while_the_service_is_awake(world: World) -> None:
+    world.has_metrics_api = True
+    world.report(5, 0, 5)
+    assert world.scaled(observed()) == Scaled(3), "the loop makes the first replicas"
+    assert world.scaled(observed(2, ready=1)) == Scaled(2, by_autoscaler=True)
+    assert world.scaled(observed(4, ready=2)) == Scaled(4, by_autoscaler=True)
+    assert world.scaler.values("ns", every) == {KEY: 5}
+    assert world.scaler.values("ns", lambda _: False) == {}
+    world.report(0, 0, 5)
+    assert world.scaled(observed(4, ready=4)) == Scaled(4, by_autoscaler=True)
+    for _ in range(6):
+        world.now += 10
+        world.report(0, 0, 5)
+    assert world.scaled(observed(4, ready=4)) == Scaled(0, "asleep")
+    assert world.scaled(observed(0)) == Scaled(0, "asleep")
+    world.report(0, 3, 8)
+    assert world.scaled(observed(0)) == Scaled(2, "waking")
+    assert world.scaled(observed(2)) == Scaled(2, "waking"), "the autoscaler comes when a replica is ready"
+    assert world.scaled(observed(2, ready=1)) == Scaled(2, by_autoscaler=True)
+    world.has_metrics_api = False
+    assert world.scaled(observed(3, ready=3)) == Scaled(2), "another adapter took the API over"
+
+
+def test_a_silent_gateway_keeps_the_number_that_an_autoscaler_chose(world: World) -> None:
+    world.has_metrics_api = True
+    world.report(1, 0, 1)
+    world.scaled(observed(3, ready=3))
+    assert world.scaled(observed(3, ready=3)) == Scaled(3, by_autoscaler=True)
+    assert world.scaler.values("ns", every) == {KEY: 1}
+    world.now += 60
+    assert world.scaler.values("ns", every) == {KEY: 6}, "three replicas with a target of two"
+    assert world.scaler.values("other", every) == {}
+
+
+def test_the_loop_scales_on_hosts_and_without_a_target_itself(world: World) -> None:
+    world.has_metrics_api = True
+    world.report(1, 0, 1)
+    fixed = service(by_requests=RULES.model_copy(update={"target": None}))
+    assert world.scaled(observed(1, ready=1), desired=fixed) == Scaled(1)

@@ -8,8 +8,10 @@ import pytest
 
 from components.extensions import unsupported_by_cluster
 from components.options import RenderOptions
+from components.scaling import follows_requests
 from program.desired.engines import Generic, Vllm
-from program.desired.service import Autoscaling, DesiredService, ScalingMetric
+from program.desired.service import Autoscaling, DesiredService, RequestScaling, ScalingMetric
+from program.desired.workloads import PodGroup, PodSet, Workloads
 from tests.support.builders import service
 from tests.unit.components.views import OPTIONS, deployment_spec, objects
 
@@ -123,3 +125,42 @@ def test_each_engine_wakes_by_its_own_metric() -> None:
 
 def test_a_query_alone_is_kedas_too() -> None:
     assert "scaler" in objects(scaled(min_replicas=1, query="sum(x)"), KEDA)
+
+
+FOLLOWED = RenderOptions(requests_autoscaled=True)
+
+
+def test_an_autoscaler_follows_the_requests_at_the_gateways() -> None:
+    desired = service(by_requests=RequestScaling(min_replicas=2, max_replicas=6, target=8, idle_timeout_s=60.0))
+    assert "hpa" not in objects(desired) and deployment_spec(desired)["replicas"] == 1
+    spec = objects(desired, FOLLOWED)["hpa"]["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 6)
+    metric = {
+        "name": "herdsman_gateway_active_requests",
+        "selector": {"matchLabels": {"service": "svc", "dialect": "llmkube"}},
+    }
+    average = {"type": "AverageValue", "averageValue": "8"}
+    assert spec["metrics"] == [{"type": "External", "external": {"metric": metric, "target": average}}]
+    assert follows_requests({"spec": spec})
+    assert "replicas" not in deployment_spec(desired, FOLLOWED)
+    other = objects(scaled(min_replicas=1))["hpa"]
+    assert not follows_requests(other)
+
+
+def test_without_a_target_no_autoscaler_follows_the_requests() -> None:
+    desired = service(by_requests=RequestScaling(idle_timeout_s=60.0))
+    assert "hpa" not in objects(desired, FOLLOWED)
+    assert deployment_spec(desired, FOLLOWED)["replicas"] == 1
+
+
+def test_an_autoscaler_scales_groups_of_pods_that_users_describe() -> None:
+    group = PodGroup(size=2)
+    pods = PodSet(part="main", name="big-pods", labels={"a": "b"}, template={}, replicas=3, group=group)
+    desired = service(
+        workloads=Workloads(pods=(pods,)), by_requests=RequestScaling(min_replicas=1, max_replicas=4, target=2)
+    )
+    made = objects(desired, FOLLOWED)
+    hpa = made["hpa"]
+    assert (hpa["metadata"]["name"], hpa["metadata"]["labels"]["a"]) == ("big-pods", "b")
+    assert hpa["spec"]["scaleTargetRef"]["kind"] == "LeaderWorkerSet"
+    assert "replicas" not in made["pods/main"]["spec"]

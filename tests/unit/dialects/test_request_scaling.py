@@ -15,6 +15,7 @@ from program.desired.workloads import PodSet, Workloads
 from program.dialects.annotations import read_annotations
 from program.dialects.dialect import Parsed
 from program.dialects.llmaz.parse.playground import parse_playground
+from program.dialects.llmkube.unsupported.service import unsupported_fields
 from program.dialects.request_scaling import IDLE_TIMEOUT_S, request_scaling
 from tests.support.builders import service
 from tests.unit.dialects.kserve.combining import service as llm_service
@@ -26,6 +27,7 @@ from tests.unit.dialects.services import service as inference_service
 BY = {ANNOTATION_SCALE_BY: "requests"}
 IDLE = {"herdsman.dev/idle-timeout": "15m"}
 TARGET = {"herdsman.dev/target-requests": "8"}
+LARGEST = {"herdsman.dev/max-replicas": "5"}
 
 
 def read(annotations: dict[str, str], *, replicas: int = 1, **more: Any) -> RequestScaling | None:
@@ -53,6 +55,7 @@ def read(annotations: dict[str, str], *, replicas: int = 1, **more: Any) -> Requ
             Autoscaling(min_replicas=0, max_replicas=5),
             RequestScaling(min_replicas=1, max_replicas=5, target=8, idle_timeout_s=IDLE_TIMEOUT_S),
         ),
+        (BY | TARGET | LARGEST, None, RequestScaling(min_replicas=2, max_replicas=5, target=8)),
         (
             BY | {"herdsman.dev/wake-timeout": "9m"},
             Autoscaling(min_replicas=0, max_replicas=2),
@@ -81,8 +84,21 @@ def test_the_settings(
         (BY | TARGET | IDLE, {}, "metadata.annotations[herdsman.dev/target-requests]"),
         (
             BY | TARGET,
-            {"autoscaling": Autoscaling(max_replicas=2), "on_host": True},
+            {"autoscaling": Autoscaling(max_replicas=2), "pinned": True},
             "metadata.annotations[herdsman.dev/target-requests]",
+        ),
+        (LARGEST, {}, "metadata.annotations[herdsman.dev/max-replicas]"),
+        (BY | IDLE | LARGEST, {}, "metadata.annotations[herdsman.dev/max-replicas]"),
+        (
+            BY | TARGET | LARGEST,
+            {"autoscaling": Autoscaling(max_replicas=2)},
+            "metadata.annotations[herdsman.dev/max-replicas]",
+        ),
+        (BY | TARGET | LARGEST, {"replicas": 6}, "metadata.annotations[herdsman.dev/max-replicas]"),
+        (
+            BY | TARGET | {"herdsman.dev/max-replicas": "many"},
+            {},
+            "metadata.annotations[herdsman.dev/max-replicas]",
         ),
         (BY | IDLE, {"other_scaler": "spec.elasticConfig"}, "spec.elasticConfig"),
         (
@@ -126,6 +142,20 @@ def test_an_inference_service_has_bounds_and_no_autoscaler() -> None:
     assert stopped.replicas == 0, "zero replicas stop a service without an autoscaler"
 
 
+def test_a_service_on_hosts_follows_the_requests_unless_it_names_its_host() -> None:
+    on_hosts = {"herdsman.dev/host-selector": "room=1"}
+    scaling = {"minReplicas": 2, "maxReplicas": 3}
+    described = inference_service(annotations=BY | TARGET | on_hosts, autoscaling=scaling)
+    found = parse(described)
+    assert found.by_requests == RequestScaling(min_replicas=2, max_replicas=3, target=8)
+    assert [each.field for each in unsupported_fields(described, found)] == []
+    fixed = inference_service(annotations=on_hosts, autoscaling=scaling)
+    assert "spec.autoscaling" in [each.field for each in unsupported_fields(fixed, parse(fixed))]
+    with pytest.raises(SpecInvalid) as refused:
+        parse(inference_service(annotations=BY | TARGET | {"herdsman.dev/host": "mac"}, autoscaling=scaling))
+    assert refused.value.field == "metadata.annotations[herdsman.dev/target-requests]"
+
+
 def test_a_key_of_llama_cpp_is_no_hindrance() -> None:
     annotations = {**BY, **IDLE, "herdsman.dev/api-key-secret": "keys"}
     with_gateway = parse(inference_service(annotations=annotations))
@@ -142,6 +172,9 @@ def test_a_playground_sleeps_by_requests_and_not_besides_its_autoscaler() -> Non
     found = read_playground(BY | IDLE)
     assert found.desired.by_requests == RequestScaling(idle_timeout_s=900.0)
     assert [each.field for each in found.unsupported] == []
+    scaled = read_playground(BY | TARGET | LARGEST, replicas=2)
+    assert scaled.desired.by_requests == RequestScaling(min_replicas=2, max_replicas=5, target=8)
+    assert [each.field for each in scaled.unsupported] == []
     ignored = read_playground(IDLE)
     assert [each.field for each in ignored.unsupported] == ["metadata.annotations[herdsman.dev/idle-timeout]"]
     trigger = {"hpa": {"metrics": []}}
@@ -152,14 +185,15 @@ def test_a_playground_sleeps_by_requests_and_not_besides_its_autoscaler() -> Non
 
 @pytest.mark.parametrize(("prefill", "field"), [(False, "spec.scaling"), (True, "spec.prefill.scaling")])
 def test_an_llm_inference_service_sleeps_by_requests_and_not_besides_its_autoscaler(prefill: bool, field: str) -> None:
-    def read_service(spec: dict[str, Any]) -> DesiredService:
+    def read_service(spec: dict[str, Any], more: dict[str, str] = IDLE) -> DesiredService:
         cr = llm_service(spec)
-        cr["metadata"]["annotations"] = {**(cr["metadata"].get("annotations") or {}), **BY, **IDLE}
+        cr["metadata"]["annotations"] = {**(cr["metadata"].get("annotations") or {}), **BY, **more}
         found = parsed(cr).desired
         assert found is not None
         return found
 
     assert read_service({}).by_requests == RequestScaling(idle_timeout_s=900.0)
+    assert read_service({}, TARGET | LARGEST).by_requests == RequestScaling(max_replicas=5, target=8)
     scaling = {"scaling": {"maxReplicas": 4, "wva": {"hpa": {}}}}
     with pytest.raises(SpecInvalid) as refused:
         read_service({"prefill": scaling} if prefill else scaling)

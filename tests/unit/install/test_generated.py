@@ -57,6 +57,7 @@ OPTIONS: list[Json] = [
     },
     {"replicas": 2, "state_secret": "backend", "passphrase_secret": "phrase"},
     {"priority_classes": False},
+    {"external_metrics": True, "namespace": "elsewhere"},
     {"gateway": True},
     {
         "gateway": True,

@@ -107,7 +107,9 @@ def parse_service(
     of_pods = _of_pods(desired, spec, annotated)
     chosen = desired if on_host else of_pods
     bounds = of_pods.autoscaling
-    by_requests = request_scaling(annotations, annotated, replicas=spec.replicas, autoscaling=bounds, on_host=on_host)
+    by_requests = request_scaling(
+        annotations, annotated, replicas=chosen.replicas, autoscaling=bounds, pinned=hosting.pinned
+    )
     if by_requests is None:
         return chosen
     # Zero replicas with a minimum of zero are an initial number, as for an autoscaler. They stop other services.

@@ -171,7 +171,8 @@ _WHY = "has no effect on a host, where the service runs as a process"
 def on_hosts(spec: ServiceSpec, annotations: Mapping[str, str], desired: DesiredService) -> Iterator[Problem]:
     """List the fields without effect on a process on a host."""
     for field in _POD_ONLY:
-        if getattr(spec, field):
+        # The requests at the gateways need the bounds on hosts too.
+        if getattr(spec, field) and not (field == "autoscaling" and desired.by_requests is not None):
             yield unsupported_field(wire_name(field), _WHY)
     if spec.command and spec.runtime != "generic":
         yield unsupported_field("spec.command", f"has no effect on a host with runtime {spec.runtime}")

@@ -1,0 +1,75 @@
+"""Follows whether Herdsman serves the external metrics of the cluster, so that autoscalers can follow the requests.
+
+`automation.serving.request_scaling` asks in each pass. Each loop follows the APIService, also those of shards whose
+loop does not serve. If another adapter takes the APIService over, the loops scale the services themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from automation.external_metrics import registration
+from kubeapi.client import KubeClient
+from kubeapi.errors import Forbidden, KubeError
+
+log = structlog.get_logger(__name__)
+
+
+class MetricsApi:
+    """The state of the APIService. Thread-safe. Call `start`, then `stop`."""
+
+    def __init__(
+        self, client: KubeClient, *, service: tuple[str, str], changed: Callable[[], None], check_every_s: float
+    ) -> None:
+        """`service`: namespace and name of Herdsman's Service. `changed` is called, in this object's thread, after the
+        answer of `is_own` changed.
+        """
+        self._client = client
+        self._service = service
+        self._changed = changed
+        self._check_every_s = check_every_s
+        self._is_own = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics-api-following", daemon=True)
+
+    def start(self) -> None:
+        """Look once, then begin to follow."""
+        self.look()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to follow."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10.0)
+
+    def is_own(self) -> bool:
+        """Return whether the cluster's external metrics are Herdsman's. While the API server is away: as before."""
+        return self._is_own
+
+    def look(self) -> bool:
+        """Look now. Return whether the answer changed."""
+        try:
+            found = registration.find(self._client)
+        except Forbidden as error:
+            log.warning("May not read the APIService of external metrics", error=str(error))
+            found = None
+        except KubeError as error:
+            log.debug("Could not read the APIService of external metrics", error=str(error))
+            return False
+        other = "" if found is None else "/".join(registration.service_of(found))
+        is_own = other == "/".join(self._service)
+        changed, self._is_own = is_own is not self._is_own, is_own
+        if changed:
+            log.info(
+                "Autoscalers follow the requests" if is_own else "The loop scales by requests itself", serves=other
+            )
+        return changed
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._check_every_s):
+            if self.look():
+                self._changed()

@@ -1,0 +1,153 @@
+"""Serves the external metrics API while a loop leads: its certificate, its registration, and who may call.
+
+The loop of the first shard starts it and closes it when it ends. The next leader registers another authority and
+address. A certificate is replaced without a gap: the APIService gets the authorities of both certificates, then the
+server changes, then the APIService gets only the new authority.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from automation.certificates.files import LIFETIME, serving_files
+from automation.external_metrics import front_proxy, registration
+from automation.external_metrics.front_proxy import FrontProxy, Reviewer
+from automation.external_metrics.server import MetricsServer, Values
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.errors import KubeError
+
+log = structlog.get_logger(__name__)
+
+RENEW_AFTER = 0.5
+"""A certificate is replaced after this part of its lifetime."""
+RETRY_S = 5.0
+"""Pause after a failure."""
+CHECK_S = 60.0
+"""How often the registration and the API server's authority are looked at."""
+SETTLE_S = 10.0
+"""Time after the write of the APIService until every API server has it."""
+STOP_TIMEOUT_S = 10.0
+LOOPBACK = "127.0.0.1"
+
+
+class ExternalMetrics:
+    """The server and the thread that keeps it registered. Call `start`, then `close`."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        values: Values,
+        *,
+        service: tuple[str, str],
+        port: int,
+        address: str = "",
+        lifetime: datetime.timedelta = LIFETIME,
+        check_every_s: float = CHECK_S,
+        settle_s: float = SETTLE_S,
+        clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        """Listen on `port` (0: a free one).
+
+        `service`: namespace and name of the Service in the APIService. `address`: the IP address at which the cluster
+        reaches this process; empty means the pod's (`$POD_IP`). Outside a pod none is published, and the server listens
+        on loopback. `lifetime` is that of a certificate.
+        """
+        self._client = client
+        self._service = service
+        self._port = port
+        self._address = address or os.environ.get("POD_IP", "")
+        self._lifetime = lifetime
+        self._check_every_s = check_every_s
+        self._settle_s = settle_s
+        self._clock = clock
+        self._values = values
+        self._stop = threading.Event()
+        self._server: MetricsServer | None = None
+        self._thread: threading.Thread | None = None
+        self._served = self._issue()
+        self._trusted: FrontProxy | None = None
+        self._renewal = clock() + lifetime * RENEW_AFTER
+        self._next: dict[str, bytes] = {}
+        """The files of the next certificate, until every API server has its authority; usually empty."""
+        self._told_at: float | None = None
+        """The time, on the monotonic clock, when the APIService had the authority of `_next`."""
+        self._failure = ""
+
+    @property
+    def port(self) -> int:
+        """The port on which the server listens; 0 before the start."""
+        return self._server.server_port if self._server is not None else 0
+
+    @property
+    def authority(self) -> bytes:
+        """PEM of the authority of the certificate that the server uses."""
+        return self._served["ca.crt"]
+
+    def start(self) -> None:
+        """Start to listen, and register in the background. Raises OSError when the port is taken."""
+        server = MetricsServer((self._address or LOOPBACK, self._port), self._values, Reviewer(self._client))
+        self._server = server
+        server.start()
+        self._thread = threading.Thread(target=self._run, args=(server,), name="metrics-api", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the server, and wait for the end of its registration's thread, which may wait for the API server."""
+        self._stop.set()
+        if self._server is not None:
+            self._server.stop()
+        if self._thread is not None:
+            self._thread.join(STOP_TIMEOUT_S)
+
+    def _issue(self) -> dict[str, bytes]:
+        namespace, name = self._service
+        return serving_files([f"{name}.{namespace}.svc"], [], now=self._clock(), lifetime=self._lifetime)
+
+    def _run(self, server: MetricsServer) -> None:
+        while not self._stop.is_set():
+            try:
+                wait_s = self._look(server)
+                self._failure = ""
+            except (KubeError, ValueError) as error:
+                if str(error) != self._failure:
+                    self._failure = str(error)
+                    log.warning("Could not serve the external metrics API", error=self._failure)
+                wait_s = min(RETRY_S, self._check_every_s)
+            self._stop.wait(wait_s)
+
+    def _look(self, server: MetricsServer) -> float:
+        """Follow the API server's authority, publish the address, register, and renew. Return the seconds to wait.
+
+        Raises KubeError, and ValueError if the API server has no aggregation layer.
+        """
+        trusted = FrontProxy.read(self._client.get(kinds.CONFIG_MAPS, front_proxy.NAMESPACE, front_proxy.NAME))
+        if trusted != self._trusted:
+            server.trust(self._served, trusted)
+            self._trusted = trusted
+        if not self._next and self._clock() >= self._renewal:
+            self._next = self._issue()
+        if self._address:
+            registration.publish(self._client, self._service, self._address, server.server_port)
+        authorities = self._served["ca.crt"] + self._next.get("ca.crt", b"")
+        if not registration.register(self._client, self._service, authorities):
+            return min(RETRY_S, self._check_every_s)
+        if not self._next:
+            return self._check_every_s
+        now = time.monotonic()
+        if self._told_at is None:
+            self._told_at = now
+        left_s = self._told_at + self._settle_s - now
+        if left_s > 0:
+            return left_s
+        self._served, self._next, self._told_at = self._next, {}, None
+        self._renewal = self._clock() + self._lifetime * RENEW_AFTER
+        server.trust(self._served, trusted)
+        log.info("Replaced the certificate of the external metrics API", renewal=self._renewal)
+        return 0.0
