@@ -79,7 +79,7 @@ def push(
     for name in names:
         target = pushed_name(name, registry)
         report = begin(f"image {target}")
-        _skopeo(["copy", "--quiet", *options, f"oci:{layout}:{name}", f"docker://{target}"], name)
+        _skopeo(["copy", "--quiet", "--preserve-digests", *options, f"oci:{layout}:{name}", f"docker://{target}"], name)
         report(1, 1)
 
 

@@ -215,7 +215,10 @@ def _target(
     if claim and url:
         raise typer.BadParameter("names a second address; choose --claim or --url", param_hint="--url")
     if to is None:
-        directory = (store or LocalFolders.of_user().store).absolute()
+        folders = LocalFolders.of_user()
+        if store is None:
+            folders.make()
+        directory = (store or folders.store).absolute()
         return loading.Target(directory, is_store=True), rewriting.Store(directory)
     directory = to.absolute()
     base = f"file://{directory}"
