@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,7 @@ def create(wanted: Wanted, request: Request, *, environment: Mapping[str, str], 
     """Make the bundle, and return its contents. Raises BundleError."""
     if request.images:
         images.check_present()
+    _check_target(request.target)
     found: dict[str, tuple[BundledFile, Path]] = {}
 
     def add(path: str, kind: Kind, local: Path, sha256: str, source: str = "", licence: str = "") -> None:
@@ -91,10 +92,10 @@ def create(wanted: Wanted, request: Request, *, environment: Mapping[str, str], 
             add(path, Kind.MODEL, local, digest, shown(file.plan.source), file.licence or _licence(local))
     for wheel in request.wheels:
         add(f"{Kind.WHEEL.folder}/{wheel.name}", Kind.WHEEL, wheel, _hashed(wheel, begin))
-    with _texts(request.cache, wanted.documents, request.installation) as texts:
-        for path, kind, local in texts:
+    with tempfile.TemporaryDirectory(prefix=".bundle-", dir=_made(request.cache)) as scratch:
+        for path, kind, local in _texts(Path(scratch), wanted.documents, request.installation):
             add(path, kind, local, _hashed(local, begin))
-        layout = request.cache / "images"
+        layout = Path(scratch) / "images"
         if request.images:
             images.fetch(request.images, layout, architecture=request.architecture, begin=begin)
             for local in images.files(layout):
@@ -192,24 +193,35 @@ def _counted(on_file: OnFile, total: int) -> OnBytes:
     return add
 
 
-@contextmanager
-def _texts(cache: Path, documents: tuple[Json, ...], installation: str) -> Iterator[list[tuple[str, Kind, Path]]]:
-    """Write the manifests into a folder while the block runs."""
-    folder = cache / ".manifests"
-    folder.mkdir(parents=True, exist_ok=True)
+def _texts(folder: Path, documents: tuple[Json, ...], installation: str) -> list[tuple[str, Kind, Path]]:
+    """Write the manifests into a folder, and return their paths in the archive and on this machine."""
     made: list[tuple[str, Kind, Path]] = []
+    if documents:
+        (folder / "services.yaml").write_text(
+            yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True), encoding="utf-8"
+        )
+        made.append((SERVICES, Kind.MANIFEST, folder / "services.yaml"))
+    if installation:
+        (folder / "herdsman.yaml").write_text(installation, encoding="utf-8")
+        made.append((INSTALLATION, Kind.INSTALL, folder / "herdsman.yaml"))
+    return made
+
+
+def _made(folder: Path) -> Path:
+    """Make a folder. Raises BundleError."""
     try:
-        if documents:
-            (folder / "services.yaml").write_text(
-                yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True), encoding="utf-8"
-            )
-            made.append((SERVICES, Kind.MANIFEST, folder / "services.yaml"))
-        if installation:
-            (folder / "herdsman.yaml").write_text(installation, encoding="utf-8")
-            made.append((INSTALLATION, Kind.INSTALL, folder / "herdsman.yaml"))
-        yield made
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BundleError(f"{folder} cannot be made: {error.strerror}", hint="name another --cache") from None
+    return folder
+
+
+def _check_target(target: Path) -> None:
+    """Raise BundleError for a place that can hold no archive, before anything is fetched."""
+    if target.is_dir():
+        raise BundleError(f"{target} is a folder", hint="name a file by --out")
+    if not target.parent.is_dir():
+        raise BundleError(f"there is no folder {target.parent}", hint="make it, or name another --out")
 
 
 def _check_space(target: Path, needed: int) -> None:

@@ -150,8 +150,8 @@ def load(
     sources become paths of files, of the claim, or of the server. In a store they stay as they are, because an agent
     finds a file by the address of its source.
     """
-    target, place = _target(store, to, claim, url)
     with _errors_end(), transfer_bars() as begin:
+        target, place = _target(store, to, claim, url)
         if sha256:
             _check_digest(path, sha256, begin(f"checking {path.name}"))
         done = loading.load(path, target, begin=begin, registry=registry, plain_http=plain_http)
@@ -217,7 +217,7 @@ def _target(
     if to is None:
         folders = LocalFolders.of_user()
         if store is None:
-            folders.make()
+            _make(folders)
         directory = (store or folders.store).absolute()
         return loading.Target(directory, is_store=True), rewriting.Store(directory)
     directory = to.absolute()
@@ -232,6 +232,16 @@ def _target(
             raise typer.BadParameter(f"`{url[:100]}` is not an http or https address", param_hint="--url")
         base = url.rstrip("/")
     return loading.Target(directory, is_store=False), rewriting.Address(base)
+
+
+def _make(folders: LocalFolders) -> None:
+    """Make the folders of local mode, as it would make them itself. Raises BundleError."""
+    try:
+        folders.make()
+    except OSError as error:
+        raise BundleError(
+            f"{error.filename} cannot be made: {error.strerror}", hint="name a place by --store or --to"
+        ) from None
 
 
 def _check_claim(claim: str, documents: Sequence[Json]) -> None:

@@ -118,6 +118,9 @@ def test_errors_say_what_to_do(
     assert "--catalog" in capsys.readouterr().err
     assert invoke(["bundle", "create", "--catalog", "qwen3.5-4c"]) == EXIT_FAILED
     assert "did you mean `qwen3.5-4b`" in capsys.readouterr().err
+    for out, said in ((tmp_path, "is a folder"), (tmp_path / "missing" / "b.tar", "there is no folder")):
+        assert invoke(["bundle", "create", "-f", str(manifests), "--out", str(out)]) == EXIT_FAILED
+        assert said in capsys.readouterr().err
     server.files[NAME].statuses = [401]
     assert invoke(["bundle", "create", "-f", str(manifests), "--out", str(tmp_path / "b.tar")]) == EXIT_FAILED
     assert "HF_TOKEN" in capsys.readouterr().err
