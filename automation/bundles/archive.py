@@ -87,21 +87,22 @@ class Reader:
 def reading(path: Path) -> Iterator[Reader]:
     """Open an archive and read its list. Raises BundleInvalid, and BundleError for a file that cannot be read."""
     try:
-        tar = tarfile.open(path, mode="r:")  # noqa: SIM115 - the statement `with` below closes it
-    except tarfile.TarError as error:
-        raise BundleInvalid(f"{path} is not a bundle: {error}") from None
+        raw = path.open("rb")
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror or error}") from None
-    with tar:
+    with raw:
         try:
-            first = _next(tar)
-            if first is None or first.name != LIST_NAME or not first.isreg() or first.size > MOST_LIST_BYTES:
-                raise BundleInvalid(f"{path} is not a bundle: it does not begin with {LIST_NAME}")
-            data = tar.extractfile(first)
-            assert data is not None
-            yield Reader(tar, Contents.parsed(data.read(MOST_LIST_BYTES)))
+            with tarfile.open(fileobj=cast("IO[bytes]", _BoundedReader(raw)), mode="r:") as tar:
+                first = _next(tar)
+                if first is None or first.name != LIST_NAME or not first.isreg() or first.size > MOST_LIST_BYTES:
+                    raise BundleInvalid(f"{path} is not a bundle: it does not begin with {LIST_NAME}")
+                data = tar.extractfile(first)
+                assert data is not None
+                yield Reader(tar, Contents.parsed(data.read(MOST_LIST_BYTES)))
         except tarfile.TarError as error:
-            raise BundleInvalid(f"{path} is not a complete tar file: {error}", hint="copy it again") from None
+            raise BundleInvalid(
+                f"{path} is not a bundle, or is not complete: {error}", hint="copy it again, or make it again"
+            ) from None
 
 
 def sha256_of_file(path: Path, on_bytes: OnBytes) -> str:
@@ -159,6 +160,19 @@ class _CheckedReader:
     def check(self, path: str) -> None:
         if self._digest.hexdigest() != self._file.sha256 or self._opened.read(1):
             raise BundleError(f"{path} changed while it was packed", hint="make the bundle again")
+
+
+class _BoundedReader:
+    """Refuses to read much at once: tarfile reads names of any length that a header announces into memory."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self.seek, self.tell, self.seekable = raw.seek, raw.tell, raw.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= MOST_LIST_BYTES:
+            raise tarfile.ReadError("a header is too large")
+        return self._raw.read(size)
 
 
 class _HashingWriter:

@@ -215,6 +215,17 @@ def test_an_incomplete_copy_is_refused(tmp_path: Path, kept: int) -> None:
     assert not (tmp_path / "to" / "models/0123456789abcdef/b/c.gguf").exists()
 
 
+def test_a_name_of_many_bytes_is_not_read_into_memory(tmp_path: Path) -> None:
+    long = tarfile.TarInfo("././@LongLink")
+    long.type, long.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
+    bundle = hostile(tmp_path / "b.tar", listed({MODEL: b""}), [])
+    data = bundle.read_bytes().rstrip(b"\0")
+    data += bytes(-len(data) % 512) + long.tobuf(tarfile.GNU_FORMAT) + b"a" * 1024
+    bundle.write_bytes(data)
+    with pytest.raises(BundleInvalid, match="a header is too large"):
+        load(bundle, tmp_path / "to")
+
+
 def test_a_list_of_a_later_format_names_the_way_out() -> None:
     with pytest.raises(BundleInvalid, match="not valid") as failed:
         Contents.parsed(b'{"format": 2, "herdsman": "9.0.0", "files": []}')
