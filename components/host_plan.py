@@ -138,6 +138,20 @@ def host_files(desired: DesiredService) -> Files:
     return Files(file=own, files=others or None)
 
 
+def model_files(model: DesiredModel) -> tuple[FilePlan, ...]:
+    """Return the files of a model, the one that the engine opens first. Called for bundles (`automation.bundles`).
+
+    A repository without a list of files is one plan of a directory. Raises SpecInvalid for weights on a claim, and for
+    a repository of GGUF files, of which the engine needs one.
+    """
+    if model.source.kind is SourceKind.REPOSITORY and not model.files:
+        if model.format is ModelFormat.GGUF:
+            raise SpecInvalid(field="spec.source", why="names a whole repository; name one file, or list spec.files")
+        return (_repository(model),)
+    first, others = _of_model(model, field="spec.source")
+    return tuple(dict.fromkeys(plan for plan in (first, *others.values()) if plan is not None))
+
+
 def _of_model(model: DesiredModel, *, field: str) -> tuple[FilePlan | None, dict[str, FilePlan]]:
     source = model.source
     if source.kind is SourceKind.CLAIM:

@@ -1,8 +1,8 @@
 """`make demo` and `make demo-down`: from an empty machine to an answered chat completion.
 
-Starts the local cluster, the loop with its gateway and an agent unless they run. Makes a tiny model, applies
-`01-first-service`, waits until the service is ready, and sends a request to the gateway. With `--tour`, as `make demo`
-runs it, `demo_tour` then changes, damages and repairs the service. Everything keeps running.
+Starts the local cluster, the loop with its gateway and an agent unless they run. Chooses a model (`demo_model`),
+applies `01-first-service` with it, waits until the service is ready, and sends a request to the gateway. With `--tour`,
+as `make demo` runs it, `demo_tour` then changes, damages and repairs the service. Everything keeps running.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.panel import Panel
+from rich.text import Text
 
 from agent.server.host_facts import own_address
+from automation.catalog.entries import CatalogError
+from automation.catalog.loading import load as load_catalog
+from automation.catalog.rooms import rooms_of_this_machine
 from components.priority_classes import priority_classes
+from examples.demo_model import TINY, DemoModel, demo_model
 from examples.demo_tour import Tour, TourFailed
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -43,6 +48,8 @@ SERVICE = "first"
 QUESTION = "Tell me a story about a shepherd."
 EXAMPLE = Path(__file__).parent / "01-first-service" / "service.yaml"
 READY_TIMEOUT_S = 120.0
+DOWNLOAD_TIMEOUT_S = 3600.0
+"""For a model that is downloaded first."""
 GATEWAY_PORT = 8080
 """The port of the gateway, unless another program uses it."""
 
@@ -61,6 +68,7 @@ class Demo:
         self.cluster = LocalCluster(directory / "cluster")
         self.state_file = directory / "processes.json"
         self.model = directory / "models" / "tiny.gguf"
+        self.served = DemoModel(TINY, "")
         self.gateway_file = directory / "gateway"
         """Has the address of the gateway of the loop that runs."""
 
@@ -68,11 +76,14 @@ class Demo:
         """Start what does not run, apply the example, wait for it, send it a request, and show the tour."""
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         # The gateway's record of usage belongs to the demo, too.
+        if mirror := os.environ.get("HERDSMAN_HUB_URL"):
+            # The name that agents read.
+            os.environ.setdefault("HF_ENDPOINT", mirror)
         os.environ.setdefault("HERDSMAN_GATEWAY_STORE", f"sqlite://{self.directory / 'gateway.db'}")
         self._step("Local cluster", self._start_cluster)
         client = KubeClient.from_kubeconfig(str(self.cluster.kubeconfig))
         self._step("CRDs and priority classes", lambda: install(client))
-        self._step("A tiny model", self._make_model)
+        self._step("The model", self._choose_model)
         self._step("The loop", lambda: self._start("loop", self._loop_arguments()))
         self._step("An agent on this machine", lambda: self._start("agent", self._agent_arguments()))
         self._step("The example service", lambda: self._apply(client))
@@ -106,12 +117,21 @@ class Demo:
         started = self.cluster.up()
         return "started" if started else "runs already"
 
+    def _choose_model(self) -> str:
+        """Choose the model and make it if it is the tiny one. Returns which it is, and why."""
+        self.served = demo_model(
+            load_catalog(), os.environ, rooms=rooms_of_this_machine(), folder=self.directory / "store"
+        )
+        if not self.served.is_tiny:
+            return f"{self.served.id}, {self.served.bytes / 1e6:,.0f} MB: {self.served.why}"
+        return f"a tiny one with random weights, {self._make_model()}: {self.served.why}"
+
     def _make_model(self) -> str:
         if self.model.is_file():
-            return f"exists: {self.model}"
+            return f"{self.model}"
         self.model.parent.mkdir(parents=True, exist_ok=True)
         write_tiny_model(self.model)
-        return f"made {self.model} ({self.model.stat().st_size // 1024} KB)"
+        return f"made as {self.model} ({self.model.stat().st_size // 1024} KB)"
 
     def _loop_arguments(self) -> list[str]:
         return [
@@ -168,13 +188,14 @@ class Demo:
         return f"applied {EXAMPLE.relative_to(Path(__file__).parent.parent)}"
 
     def _manifest(self) -> str:
-        return EXAMPLE.read_text().replace("MODEL_FILE", str(self.model))
+        return self.served.manifest(EXAMPLE.read_text(), self.model)
 
     def _await_ready(self, client: KubeClient) -> None:
         began = time.monotonic()
+        timeout_s = READY_TIMEOUT_S if self.served.is_tiny else DOWNLOAD_TIMEOUT_S
         shown = ""
         with console.status("Waiting for the service …") as status:
-            while time.monotonic() - began < READY_TIMEOUT_S:
+            while time.monotonic() - began < timeout_s:
                 service = client.get(kinds.INFERENCE_SERVICES, NAMESPACE, SERVICE)
                 report = self._process(client)
                 phase = str((service.get("status") or {}).get("phase") or "Unknown")
@@ -185,12 +206,12 @@ class Demo:
                     return
                 conditions = {c["type"]: c for c in (service.get("status") or {}).get("conditions") or ()}
                 why = str((conditions.get("Ready") or {}).get("message", ""))
-                line = f"{phase}: {report.get('phase') or why}"
+                line = f"{phase}: {report.get('phase') or why}{_arrived(report)}"
                 if line != shown:
                     status.update(line)
                     shown = line
                 time.sleep(0.2)
-        raise DemoFailed(f"not ready within {READY_TIMEOUT_S:.0f} s ({shown}); logs are in {self.directory / 'logs'}")
+        raise DemoFailed(f"not ready within {timeout_s:.0f} s ({shown}); logs are in {self.directory / 'logs'}")
 
     def _process(self, client: KubeClient) -> dict[str, Any]:
         try:
@@ -202,18 +223,30 @@ class Demo:
     def _ask(self, client: KubeClient) -> None:
         url = f"http://{self._gateway_address()}/v1"
         self._await_listed(url)
-        body = {"model": SERVICE, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 24}
+        body: dict[str, Any] = {
+            "model": SERVICE,
+            "messages": [{"role": "user", "content": QUESTION}],
+            "max_tokens": 24 if self.served.is_tiny else 160,
+        }
+        if not self.served.is_tiny:
+            # A model that thinks first would use up the tokens of a short answer.
+            body["chat_template_kwargs"] = {"enable_thinking": False}
         asked = json.dumps(body)
         request = urllib.request.Request(
             f"{url}/chat/completions", data=asked.encode(), headers={"Content-Type": "application/json"}
         )
         completion = _answer(request)
         console.print(f"\nThe gateway has all models at one address:\n\n  curl {url}/chat/completions -d '{asked}'\n")
-        text = completion["choices"][0]["message"]["content"]
+        message = completion["choices"][0]["message"]
+        text = message.get("content") or message.get("reasoning_content") or ""
         console.print(f"\nPOST {url}\n> {QUESTION}")
-        # The tiny model has random weights: the text is noise, but llama-server computed every token.
-        printable = "".join(c if c.isprintable() else "·" for c in text)
-        console.print(Panel(printable or "(no text)", title="answer of a model with random weights", expand=False))
+        if self.served.is_tiny:
+            # The text is noise, but llama-server computed every token.
+            text = "".join(c if c.isprintable() else "·" for c in text)
+            title = "answer of a model with random weights"
+        else:
+            title = f"answer of {self.served.id}"
+        console.print(Panel(Text(text or "(no text)"), title=title, expand=False))
         usage = completion.get("usage") or {}
         console.print(f"[dim]{usage.get('prompt_tokens')} tokens in, {usage.get('completion_tokens')} out[/dim]\n")
         service = client.get(kinds.INFERENCE_SERVICES, NAMESPACE, SERVICE)
@@ -245,6 +278,14 @@ class Demo:
             f"  tail -f {self.directory}/logs/loop.log {self.directory}/logs/agent.log\n\n"
             "To stop it all:\n\n  make demo-down\n"
         )
+
+
+def _arrived(report: dict[str, Any]) -> str:
+    """Return how much of the model has arrived; empty if nothing is downloaded."""
+    done, total = report.get("downloadedBytes"), report.get("totalBytes")
+    if not done or not total or done >= total:
+        return ""
+    return f", {done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
 
 
 def _answer(request: urllib.request.Request) -> Any:
@@ -314,8 +355,10 @@ def main(arguments: list[str] | None = None) -> int:
     demo = Demo(options.dir.expanduser().resolve())
     try:
         demo.up(tour=options.tour) if options.action == "up" else demo.down()
-    except (DemoFailed, TourFailed, KubeError, OSError, urllib.error.URLError) as error:
+    except (DemoFailed, TourFailed, CatalogError, KubeError, OSError, urllib.error.URLError) as error:
         console.print(f"[bold red]Error:[/bold red] {error}")
+        if isinstance(error, CatalogError) and error.hint:
+            console.print(f"  {error.hint}")
         return 1
     except KeyboardInterrupt:
         return 130

@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -24,12 +24,15 @@ import psutil
 
 from tools import recipes
 from tools.commands import BuildFailed, RunningCommands, Workbench
+from tools.forecast import record, recorded
 from tools.progress import Display, display
 from tools.toolchain import NotBuilt, ToolMissing, cache_dir, cached_path, find, tool_named
 from tools.versions import NEEDED, SHARED, Origin, Tool
 
 __all__ = ["BuildFailed", "cached_for", "ensure", "ensure_for", "ensure_tool"]
 
+DURATIONS = "durations.json"
+"""The file of the cache with the durations of the last builds."""
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 """Architectures in Go's names and in Linux' names."""
 _LEAST_JOBS = 2
@@ -112,7 +115,9 @@ def _build_all(programs: Sequence[Tool], stream: TextIO, *, lock: int) -> None:
     jobs = max(_LEAST_JOBS, min(os.cpu_count() or 1, int(memory / _MEMORY_PER_JOB / max(1, len(lanes)))))
     running = RunningCommands()
     failures: list[BaseException] = []
-    with display(stream) as shown:
+    known = recorded(cache_dir() / DURATIONS)
+    usual = [{_title(program): _usual_s(program, known) for program in lane} for lane in lanes]
+    with display(stream, usual) as shown:
 
         def build(lane: Sequence[Tool]) -> None:
             try:
@@ -181,15 +186,27 @@ def _build(
     log.unlink(missing_ok=True)
     started = time.monotonic()
     try:
-        progress = shown.build(f"{tool.name} {tool.version}")
+        progress = shown.build(_title(tool))
         workbench = Workbench(log=log, lock=lock, jobs=jobs, running=running or RunningCommands())
         program = staging / "bin" / tool.name
         recipes.make(tool, program, workbench=workbench, progress=progress, architecture=architecture)
         shutil.rmtree(place, ignore_errors=True)
         staging.rename(place)
-        progress.finished(f"ready after {time.monotonic() - started:.0f} s")
+        took_s = time.monotonic() - started
+        record(cache_dir() / DURATIONS, place.name, took_s)
+        progress.finished(f"ready after {took_s:.0f} s")
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _title(tool: Tool) -> str:
+    return f"{tool.name} {tool.version}"
+
+
+def _usual_s(tool: Tool, known: Mapping[str, float]) -> float:
+    """Return the usual duration of a build: that of the last one on this machine, of any version."""
+    same = [seconds for name, seconds in known.items() if name.startswith(f"{tool.name}-")]
+    return known.get(cached_path(tool).parents[1].name, same[-1] if same else 60 * tool.build_minutes)
 
 
 @contextmanager

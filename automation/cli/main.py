@@ -23,6 +23,7 @@ EXIT_INTERRUPTED = exits.INTERRUPTED
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 GROUPS = {
+    "bundle": "Carry models, manifests and images to machines without a network.",
     "cluster": "Run a local cluster for tests and demos.",
     "cache": "List, clear and fill the model caches.",
     "catalog": "Show models that Herdsman knows by a short id, and where they fit.",

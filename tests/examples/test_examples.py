@@ -84,14 +84,16 @@ def test_an_example_is_made_by_the_loop(example: Path, client: KubeClient, names
 
 
 def test_the_demo_answers_and_its_second_run_finds_everything_running_and_its_picture_is_drawn(
-    tmp_path: Path, pulumi_cli: Path, llama_server: Path
+    tmp_path: Path, pulumi_cli: Path, llama_server: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HERDSMAN_DEMO_MODEL", "tiny")
     command = [sys.executable, "-m", "examples.demo"]
     where = ["--dir", str(tmp_path / "demo")]
     try:
         first = subprocess.run([*command, "up", *where], capture_output=True, text=True, cwd=ROOT, timeout=300)
         assert first.returncode == 0, first.stdout + first.stderr
         assert "tokens in" in first.stdout
+        assert "a tiny one with random weights" in first.stdout and "HERDSMAN_DEMO_MODEL" in first.stdout
         assert re.search(r"curl http://127.0.0.1:\d+/v1/chat/completions -d '\{\"model\": \"first\"", first.stdout)
         tour = [*command, "up", "--tour", *where]
         second = subprocess.run(tour, capture_output=True, text=True, cwd=ROOT, timeout=300)

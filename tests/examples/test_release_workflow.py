@@ -98,6 +98,8 @@ def test_a_tag_builds_and_publishes_a_release(repository: Path, tmp_path: Path) 
     assert {file.name for file in made.iterdir()} == {
         f"herdsman-{VERSION}-py3-none-any.whl",
         f"herdsman_agent-{VERSION}-py3-none-any.whl",
+        "herdsman.rb",
+        "herdsman-agent.rb",
         f"herdsman-{VERSION}.cdx.json",
         *(f"{image}.tar.gz" for image in images),
         *(f"{image}.packages.json" for image in images),
@@ -113,6 +115,10 @@ def test_a_tag_builds_and_publishes_a_release(repository: Path, tmp_path: Path) 
     for name in ("herdsman", "herdsman_agent"):
         with zipfile.ZipFile(made / f"{name}-{VERSION}-py3-none-any.whl") as wheel:
             assert {member.date_time for member in wheel.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    for name in ("herdsman", "herdsman-agent"):
+        wheel_name = f"{name.replace('-', '_')}-{VERSION}-py3-none-any.whl"
+        text = (made / f"{name}.rb").read_text()
+        assert f"/releases/download/v{VERSION}/{wheel_name}" in text and sums[wheel_name] in text
     assert json.loads((made / f"herdsman-{VERSION}.cdx.json").read_text())["bomFormat"] == "CycloneDX"
     for image in images:
         told = json.loads((made / f"{image}.packages.json").read_text())

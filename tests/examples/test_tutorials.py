@@ -49,6 +49,8 @@ def reader(tmp_path: Path) -> dict[str, str]:
         "HOME": str(home),
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HERDSMAN_CACHE": str(cache_dir()),
+        # Without it, the demo of the README downloads a model where the network allows that.
+        "HERDSMAN_DEMO_MODEL": "tiny",
         # make must not rebuild the environment of the tests, also if a file that it was made from is newer.
         "MAKEFLAGS": "--assume-old=.venv/.installed",
     }

@@ -137,6 +137,7 @@ NEEDS = (
         ("containerd", "runc", "nftables", "iproute2", "busybox-static", "curl", "containernetworking-plugins"),
     ),
     Need("image", _image, "the operator's image", ("mmdebstrap", "skopeo", "umoci")),
+    Need("skopeo", _programs("skopeo"), "images of bundles", ("skopeo",)),
     Need(
         "image for another architecture",
         _other_pulumi,

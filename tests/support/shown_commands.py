@@ -24,7 +24,7 @@ _PROGRAMS = """
 herdsman pulumi kubectl helm kind ctr skopeo podman docker gh make brew apt-get pip systemctl launchctl journalctl
 curl pmset useradd sysadminctl python
 """
-_PLUMBING = "[ base64 cat cd chmod chown command cp echo eval export grep install ln mkdir printf rm test touch"
+_PLUMBING = "[ base64 cat cd chmod chown command cp echo eval export grep install ln mkdir printf rm tar test touch"
 _DEEP = """
 pulumi, kubectl, helm, kind, ctr, skopeo, podman, docker, gh, make, brew, apt-get, pip, systemctl, launchctl,
 kubectl create, kubectl create secret, kubectl config, kubectl rollout, pulumi config, pulumi stack, pulumi logs,
