@@ -23,7 +23,7 @@ from kubeapi.errors import Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired import keys
-from program.dialects.annotations import is_name
+from program.dialects.annotation_values import is_name
 
 FIELD_MANAGER = "herdsman-cli"
 _LONGEST_NAME = 253

@@ -29,7 +29,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
-from program.dialects.annotations import is_name
+from program.dialects.annotation_values import is_name
 
 FIELD_MANAGER = "herdsman-cli"
 

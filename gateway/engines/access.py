@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gateway.names import ServiceName
-from program.dialects.annotations import is_name, is_secret_key
+from program.dialects.annotation_values import is_name, is_secret_key
 from program.dialects.kserve import naming
 
 AUTHORITY, CERTIFICATE = "ca.crt", "tls.crt"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
 
 from program.desired import keys
 from program.desired.base import FrozenModel
@@ -22,6 +21,17 @@ from program.desired.service import (
     HostPlacement,
     NetworkAccess,
     Sleep,
+)
+from program.dialects.annotation_values import (
+    duration_s,
+    flag,
+    host_names,
+    invalid,
+    is_name,
+    is_secret_key,
+    labels_of,
+    one_of,
+    words_of,
 )
 from program.runtimes import runtime_for
 from program.runtimes.base import served_name_option
@@ -53,13 +63,8 @@ POD_ONLY_ANNOTATIONS = (
 )
 """Annotations without an effect on a process on a host."""
 
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-_SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}", re.ASCII)
-_DURATION = re.compile(r"(?P<number>[0-9]{1,6}(\.[0-9]{1,3})?)(?P<unit>ms|s|m|h)", re.ASCII)
 # No comma, because llama-server splits a list of names at commas.
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._/:@]{0,252}", re.ASCII)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 _SHARE = re.compile(r"(?P<number>[0-9]{1,4})(?P<percent>%)?", re.ASCII)
 _FIELD_PATH = re.compile(
     r"(spec|metadata|data)((\.[A-Za-z_$][-\w$]*)|(\[([0-9]{1,4}|\*|[a-z0-9][-a-z0-9]{0,62})\])|(\[\"[^\"\\]{1,320}\"\])|(\.\*))+",
@@ -86,8 +91,6 @@ MADE_KINDS = (
     "ClusterRoleBinding",
 )
 """Kinds of objects that belong to one service only."""
-
-_Word = TypeVar("_Word", bound=str)
 
 
 class Annotated(FrozenModel):
@@ -120,11 +123,11 @@ class Annotated(FrozenModel):
 def read_annotations(annotations: Mapping[str, str]) -> Annotated:
     """Read all annotations. Raises SpecInvalid at the first invalid one."""
     # The loop applies the mode. Here, an unknown word is an error, so that it is not taken for Apply.
-    _one_of(annotations, keys.ANNOTATION_MODE, ("Apply", "Preview", "Paused"))
-    check = _flag(annotations, keys.ANNOTATION_COMPLETION_CHECK, default=True)
-    gate = _flag(annotations, keys.ANNOTATION_READINESS_GATE, default=False)
+    one_of(annotations, keys.ANNOTATION_MODE, ("Apply", "Preview", "Paused"))
+    check = flag(annotations, keys.ANNOTATION_COMPLETION_CHECK, default=True)
+    gate = flag(annotations, keys.ANNOTATION_READINESS_GATE, default=False)
     if gate and not check:
-        raise _invalid(
+        raise invalid(
             keys.ANNOTATION_READINESS_GATE,
             f"needs the completion check, which annotation {keys.ANNOTATION_COMPLETION_CHECK} turns off, so no pod "
             f"would ever receive a request; remove one of the two annotations",
@@ -135,24 +138,20 @@ def read_annotations(annotations: Mapping[str, str]) -> Annotated:
         engine_key=_engine_key(annotations),
         network=_network(annotations),
         max_unavailable=_max_unavailable(annotations),
-        rollback=_flag(annotations, keys.ANNOTATION_ROLLBACK, default=False),
+        rollback=flag(annotations, keys.ANNOTATION_ROLLBACK, default=False),
         completion_check=check,
         readiness_gate=gate,
         scale_query=annotations.get(keys.ANNOTATION_SCALE_QUERY, "").strip(),
         idle_path=_idle_path(annotations),
         sleep=_sleep(annotations),
-        wake_timeout_s=_duration_s(annotations, keys.ANNOTATION_WAKE_TIMEOUT),
+        wake_timeout_s=duration_s(annotations, keys.ANNOTATION_WAKE_TIMEOUT),
         max_held_requests=_max_held(annotations),
-        scale_by_requests=_one_of(annotations, keys.ANNOTATION_SCALE_BY, ("requests",)) is not None,
+        scale_by_requests=one_of(annotations, keys.ANNOTATION_SCALE_BY, ("requests",)) is not None,
         served_name=_served_name(annotations),
         drain_s=_drain_s(annotations),
         drift=_drift(annotations),
         hosting=_hosting(annotations),
     )
-
-
-def _invalid(annotation: str, why: str) -> SpecInvalid:
-    return SpecInvalid(field=f"metadata.annotations[{annotation}]", why=why)
 
 
 def lost_name(desired: DesiredService) -> Iterator[Problem]:
@@ -170,46 +169,29 @@ def lost_name(desired: DesiredService) -> Iterator[Problem]:
     yield unsupported_field(field, why)
 
 
-def is_secret_key(text: str) -> bool:
-    """Return whether `text` can be a key of a Secret: a file name that does not leave its folder."""
-    return _SECRET_KEY.fullmatch(text) is not None and text != "." and not text.startswith("..")
-
-
-def is_name(text: str) -> bool:
-    """Return whether `text` is an RFC 1123 subdomain, as object names are."""
-    return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
-
-
-def _flag(annotations: Mapping[str, str], name: str, *, default: bool) -> bool:
-    value = annotations.get(name, "")
-    if value not in ("", "true", "false"):
-        raise _invalid(name, f'`{value[:64]}` is neither "true" nor "false"')
-    return default if value == "" else value == "true"
-
-
 def _exposure(annotations: Mapping[str, str]) -> Exposure | None:
     by = annotations.get(keys.ANNOTATION_EXPOSE, "")
     if by == "":
         return None
     if by not in ("gateway", "ingress"):
-        raise _invalid(keys.ANNOTATION_EXPOSE, f"`{by[:64]}` is neither `gateway` nor `ingress`")
+        raise invalid(keys.ANNOTATION_EXPOSE, f"`{by[:64]}` is neither `gateway` nor `ingress`")
     host = annotations.get(keys.ANNOTATION_EXPOSE_HOST, "")
     if host and not is_name(host.removeprefix("*.")):
-        raise _invalid(keys.ANNOTATION_EXPOSE_HOST, f"`{host[:64]}` is not a DNS name in lower case")
+        raise invalid(keys.ANNOTATION_EXPOSE_HOST, f"`{host[:64]}` is not a DNS name in lower case")
     if by == "ingress":
         ingress_class = annotations.get(keys.ANNOTATION_EXPOSE_CLASS, "")
         tls_secret = annotations.get(keys.ANNOTATION_EXPOSE_TLS_SECRET, "")
         if ingress_class and not is_name(ingress_class):
-            raise _invalid(keys.ANNOTATION_EXPOSE_CLASS, f"`{ingress_class[:64]}` is not the name of an IngressClass")
+            raise invalid(keys.ANNOTATION_EXPOSE_CLASS, f"`{ingress_class[:64]}` is not the name of an IngressClass")
         if tls_secret and not is_name(tls_secret):
-            raise _invalid(keys.ANNOTATION_EXPOSE_TLS_SECRET, f"`{tls_secret[:64]}` is not the name of a Secret")
+            raise invalid(keys.ANNOTATION_EXPOSE_TLS_SECRET, f"`{tls_secret[:64]}` is not the name of a Secret")
         return Exposure(by="ingress", host=host, ingress_class=ingress_class, tls_secret=tls_secret)
     written = annotations.get(keys.ANNOTATION_EXPOSE_GATEWAY, "")
     if not written:
-        raise _invalid(keys.ANNOTATION_EXPOSE_GATEWAY, "is missing; name the Gateway, as `name` or `namespace/name`")
+        raise invalid(keys.ANNOTATION_EXPOSE_GATEWAY, "is missing; name the Gateway, as `name` or `namespace/name`")
     namespace, slash, name = written.rpartition("/")
     if not is_name(name) or (slash and not keys.is_dns_label(namespace)):
-        raise _invalid(keys.ANNOTATION_EXPOSE_GATEWAY, f"`{written[:64]}` is neither `name` nor `namespace/name`")
+        raise invalid(keys.ANNOTATION_EXPOSE_GATEWAY, f"`{written[:64]}` is neither `name` nor `namespace/name`")
     return Exposure(by="gateway", host=host, gateway=name, gateway_namespace=namespace)
 
 
@@ -221,21 +203,21 @@ def _api_key(annotations: Mapping[str, str]) -> SecretKey | None:
     key = key if slash else API_KEY
     if not is_name(name) or not is_secret_key(key):
         # The value is not shown: a user may have written the key itself here.
-        raise _invalid(keys.ANNOTATION_API_KEY_SECRET, "is neither the name of a Secret nor `secret/key`")
+        raise invalid(keys.ANNOTATION_API_KEY_SECRET, "is neither the name of a Secret nor `secret/key`")
     return SecretKey(name=name, key=key)
 
 
 def _engine_key(annotations: Mapping[str, str]) -> int | None:
-    wanted = _flag(annotations, keys.ANNOTATION_ENGINE_KEY, default=False)
+    wanted = flag(annotations, keys.ANNOTATION_ENGINE_KEY, default=False)
     if wanted and annotations.get(keys.ANNOTATION_API_KEY_SECRET):
         other = keys.ANNOTATION_API_KEY_SECRET
-        raise _invalid(
+        raise invalid(
             keys.ANNOTATION_ENGINE_KEY,
             f"has Herdsman make a key, and annotation {other} names yours; remove one of them",
         )
     generation = keys.engine_key_generation(annotations)
     if generation is None:
-        raise _invalid(keys.ANNOTATION_ENGINE_KEY_GENERATION, "is not a whole number from 1 to 999999")
+        raise invalid(keys.ANNOTATION_ENGINE_KEY_GENERATION, "is not a whole number from 1 to 999999")
     return generation if wanted else None
 
 
@@ -250,7 +232,7 @@ def _network(annotations: Mapping[str, str]) -> NetworkAccess | None:
     namespaces = tuple(dict.fromkeys(part.strip() for part in written.split(",")))
     for namespace in namespaces:
         if not keys.is_dns_label(namespace):
-            raise _invalid(
+            raise invalid(
                 keys.ANNOTATION_NETWORK_POLICY,
                 f"`{namespace[:64]}` is not the name of a namespace; write `{OWN_NAMESPACE}` for the service's own, or "
                 "names with commas between them",
@@ -265,14 +247,14 @@ def _gateway_namespace(annotations: Mapping[str, str]) -> str:
         return ""
     for other in (keys.ANNOTATION_NETWORK_POLICY, keys.ANNOTATION_EXPOSE):
         if annotations.get(other, "").strip():
-            raise _invalid(
+            raise invalid(
                 keys.ANNOTATION_ONLY_GATEWAY,
                 f"admits nobody but Herdsman's gateway, and annotation {other} admits others; remove one of the two",
             )
     if written == "true":
         return keys.SYSTEM_NAMESPACE
     if not keys.is_dns_label(written):
-        raise _invalid(
+        raise invalid(
             keys.ANNOTATION_ONLY_GATEWAY,
             f"`{written[:64]}` is neither `true` nor the name of the namespace in which the gateway runs",
         )
@@ -285,7 +267,7 @@ def _max_unavailable(annotations: Mapping[str, str]) -> str:
         return ""
     match = _SHARE.fullmatch(written)
     if match is None or (match["percent"] and int(match["number"]) > 100):
-        raise _invalid(
+        raise invalid(
             keys.ANNOTATION_MAX_UNAVAILABLE, f"`{written[:64]}` is neither a number of pods (`1`) nor a share (`25%`)"
         )
     return f"{int(match['number'])}{match['percent'] or ''}"
@@ -294,67 +276,46 @@ def _max_unavailable(annotations: Mapping[str, str]) -> str:
 def _idle_path(annotations: Mapping[str, str]) -> str:
     path = annotations.get(ANNOTATION_IDLE_ENDPOINT, "")
     if path and (not path.startswith("/") or any(c.isspace() for c in path) or len(path) > 256):
-        raise _invalid(ANNOTATION_IDLE_ENDPOINT, f"`{path[:64]}` is not a path such as `/idle`")
+        raise invalid(ANNOTATION_IDLE_ENDPOINT, f"`{path[:64]}` is not a path such as `/idle`")
     return path
 
 
 def _hosting(annotations: Mapping[str, str]) -> HostPlacement:
     group = annotations.get(keys.ANNOTATION_MODEL_GROUP, "")
     if group and not is_name(group):
-        raise _invalid(keys.ANNOTATION_MODEL_GROUP, f"`{group[:64]}` is not a name in lower case")
-    residency = _one_of(annotations, keys.ANNOTATION_RESIDENCY, ("pinned", "preferred", "onDemand"))
-    dwell = _duration_s(annotations, keys.ANNOTATION_MIN_DWELL)
+        raise invalid(keys.ANNOTATION_MODEL_GROUP, f"`{group[:64]}` is not a name in lower case")
+    residency = one_of(annotations, keys.ANNOTATION_RESIDENCY, ("pinned", "preferred", "onDemand"))
+    dwell = duration_s(annotations, keys.ANNOTATION_MIN_DWELL)
     if (residency is None) != (not group):
         missing = keys.ANNOTATION_RESIDENCY if residency is None else keys.ANNOTATION_MODEL_GROUP
         present = keys.ANNOTATION_MODEL_GROUP if residency is None else keys.ANNOTATION_RESIDENCY
-        raise _invalid(present, f"has no effect without annotation {missing}; set both, or neither")
+        raise invalid(present, f"has no effect without annotation {missing}; set both, or neither")
     pinned = annotations.get(keys.ANNOTATION_HOST) or None
     return HostPlacement(
         host=pinned,
         pinned=pinned is not None,
-        selector=_labels(annotations, keys.ANNOTATION_HOST_SELECTOR),
-        preferred=_host_names(annotations, keys.ANNOTATION_PREFERRED_HOSTS),
-        excluded=_host_names(annotations, keys.ANNOTATION_EXCLUDED_HOSTS),
-        strategy=_one_of(annotations, keys.ANNOTATION_HOST_STRATEGY, ("spread", "pack")) or "spread",
-        may_move=_flag(annotations, keys.ANNOTATION_HOST_MOVES, default=True),
-        memory_check=_one_of(annotations, keys.ANNOTATION_MEMORY_CHECK, ("enforce", "warn", "off")),
+        selector=labels_of(annotations, keys.ANNOTATION_HOST_SELECTOR),
+        preferred=host_names(annotations, keys.ANNOTATION_PREFERRED_HOSTS),
+        excluded=host_names(annotations, keys.ANNOTATION_EXCLUDED_HOSTS),
+        strategy=one_of(annotations, keys.ANNOTATION_HOST_STRATEGY, ("spread", "pack")) or "spread",
+        may_move=flag(annotations, keys.ANNOTATION_HOST_MOVES, default=True),
+        memory_check=one_of(annotations, keys.ANNOTATION_MEMORY_CHECK, ("enforce", "warn", "off")),
         residency=residency,
         group=group,
         min_dwell_s=dwell,
     )
 
 
-def _labels(annotations: Mapping[str, str], name: str) -> dict[str, str]:
-    """Read `key=value,…`, the equality syntax of `kubectl --selector`."""
-    found: dict[str, str] = {}
-    for word in filter(None, (part.strip() for part in annotations.get(name, "").split(","))):
-        key, equals, value = (part.strip() for part in word.partition("="))
-        if not equals or _LABEL_KEY.fullmatch(key) is None or (value and not keys.is_label_value(value)):
-            raise _invalid(
-                name, f"`{word[:64]}` is not a label; write `key=value`, and separate several labels by commas"
-            )
-        found[key] = value
-    return found
-
-
-def _host_names(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(filter(None, (part.strip() for part in annotations.get(name, "").split(",")))))
-    for each in names:
-        if not keys.is_label_value(each):
-            raise _invalid(name, f"`{each[:64]}` is not the name of a host")
-    return names
-
-
 def _sleep(annotations: Mapping[str, str]) -> Sleep | None:
-    after_s = _duration_s(annotations, keys.ANNOTATION_IDLE_TIMEOUT)
-    wake_s = _duration_s(annotations, keys.ANNOTATION_WAKE_TIMEOUT)
+    after_s = duration_s(annotations, keys.ANNOTATION_IDLE_TIMEOUT)
+    wake_s = duration_s(annotations, keys.ANNOTATION_WAKE_TIMEOUT)
     held = _max_held(annotations)
     if after_s is None:
         if annotations.get(keys.ANNOTATION_SCALE_BY):
             return None  # with `minReplicas: 0` the service sleeps too, and the gateway reads how requests wait
         for name in (keys.ANNOTATION_WAKE_TIMEOUT, keys.ANNOTATION_MAX_HELD_REQUESTS):
             if annotations.get(name):
-                raise _invalid(
+                raise invalid(
                     name,
                     f"has no effect without annotation {keys.ANNOTATION_IDLE_TIMEOUT}; add that one, or remove this "
                     f"one",
@@ -366,14 +327,14 @@ def _sleep(annotations: Mapping[str, str]) -> Sleep | None:
 def _max_held(annotations: Mapping[str, str]) -> int | None:
     held = annotations.get(keys.ANNOTATION_MAX_HELD_REQUESTS, "")
     if held and not (held.isascii() and held.isdigit() and len(held) < 7):
-        raise _invalid(keys.ANNOTATION_MAX_HELD_REQUESTS, f"`{held[:64]}` is not a number")
+        raise invalid(keys.ANNOTATION_MAX_HELD_REQUESTS, f"`{held[:64]}` is not a number")
     return int(held) if held else None
 
 
 def _served_name(annotations: Mapping[str, str]) -> str:
     name = annotations.get(keys.ANNOTATION_SERVED_NAME, "")
     if name and not _MODEL_NAME.fullmatch(name):
-        raise _invalid(
+        raise invalid(
             keys.ANNOTATION_SERVED_NAME,
             f"`{name[:64]}` is not a valid model name; use up to 253 letters, digits and . _ - / : @, and begin with a "
             "letter or digit",
@@ -388,18 +349,18 @@ def _drain_s(annotations: Mapping[str, str]) -> float | None:
     if value == "false":
         return 0.0
     try:
-        return _duration_s(annotations, keys.ANNOTATION_DRAIN)
+        return duration_s(annotations, keys.ANNOTATION_DRAIN)
     except SpecInvalid as error:
-        raise _invalid(keys.ANNOTATION_DRAIN, f'{error.why}, or "false" to drop requests') from None
+        raise invalid(keys.ANNOTATION_DRAIN, f'{error.why}, or "false" to drop requests') from None
 
 
 def _drift(annotations: Mapping[str, str]) -> DriftPolicy:
     default: DriftAction = "repair"
     kinds: dict[str, DriftAction] = {}
-    for word in _words(annotations, keys.ANNOTATION_DRIFT):
+    for word in words_of(annotations, keys.ANNOTATION_DRIFT):
         kind, equals, action = (part.strip() for part in word.rpartition("="))
         if action not in ("repair", "report") or (equals and kind not in MADE_KINDS):
-            raise _invalid(
+            raise invalid(
                 keys.ANNOTATION_DRIFT,
                 f"`{word[:64]}` is neither `repair` nor `report`, alone or for a kind (`Deployment=report`); the "
                 f"kinds are {', '.join(MADE_KINDS)}",
@@ -410,39 +371,15 @@ def _drift(annotations: Mapping[str, str]) -> DriftPolicy:
         else:
             default = chosen
     ignored: dict[str, tuple[str, ...]] = {}
-    for word in _words(annotations, keys.ANNOTATION_DRIFT_IGNORE):
+    for word in words_of(annotations, keys.ANNOTATION_DRIFT_IGNORE):
         kind, _, path = word.partition("/")
         if kind not in MADE_KINDS or _FIELD_PATH.fullmatch(path) is None:
-            raise _invalid(
+            raise invalid(
                 keys.ANNOTATION_DRIFT_IGNORE,
                 f"`{word[:64]}` is not the field of a kind; write for example `Service/spec.type`",
             )
         ignored[kind] = (*ignored.get(kind, ()), path)
     return DriftPolicy(default=default, kinds=kinds, ignored=ignored)
-
-
-def _words(annotations: Mapping[str, str], name: str) -> list[str]:
-    return [word for part in annotations.get(name, "").split(",") if (word := part.strip())]
-
-
-def _one_of(annotations: Mapping[str, str], name: str, allowed: tuple[_Word, ...]) -> _Word | None:
-    value = annotations.get(name, "")
-    if not value:
-        return None
-    for word in allowed:
-        if word == value:
-            return word
-    raise _invalid(name, f"`{value[:64]}` is none of {', '.join(allowed)}")
-
-
-def _duration_s(annotations: Mapping[str, str], name: str) -> float | None:
-    value = annotations.get(name, "")
-    if not value:
-        return None
-    match = _DURATION.fullmatch(value)
-    if match is None or float(match["number"]) == 0:
-        raise _invalid(name, f"`{value[:64]}` is not a time; write for example `90s`, `15m` or `2h`")
-    return float(match["number"]) * _SECONDS[match["unit"]]
 
 
 _ON_HOSTS = (

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem, unsupported_field
-from program.dialects.annotations import is_name, is_secret_key
+from program.dialects.annotation_values import is_name, is_secret_key
 
 SHARED_ENGINES = frozenset({"ollama", "omlx"})
 """Engines whose process serves all services of a host. Therefore it gets no Secret of one namespace."""

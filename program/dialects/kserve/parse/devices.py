@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.workloads import ClaimTemplate
-from program.dialects.annotations import is_name
+from program.dialects.annotation_values import is_name
 from program.dialects.kserve import naming
 from program.dialects.kserve.parse.pod_draft import PodDraft
 from program.dialects.kserve.parse.subject import MAIN, Subject

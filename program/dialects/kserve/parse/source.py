@@ -14,7 +14,7 @@ from typing import Literal
 from program.desired.errors import SpecInvalid
 from program.desired.model import ModelSource, SourceKind
 from program.desired.web_address import AddressInvalid, check_characters, read_authority, shown
-from program.dialects.annotations import is_name
+from program.dialects.annotation_values import is_name
 from program.dialects.kserve.naming import LOCAL_MODEL
 from program.dialects.kserve.settings import StorageSettings
 

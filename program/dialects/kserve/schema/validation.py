@@ -14,7 +14,7 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.errors import SpecInvalid
-from program.dialects.annotations import is_name
+from program.dialects.annotation_values import is_name
 from program.dialects.crds.reading import read, without_nulls
 from program.dialects.kserve.conversion import to_hub
 from program.dialects.kserve.schema import service

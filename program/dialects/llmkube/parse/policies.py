@@ -21,7 +21,8 @@ from program.desired.service import (
     ScalingMetric,
     ServiceLevelObjective,
 )
-from program.dialects.annotations import Annotated, is_name
+from program.dialects.annotation_values import is_name
+from program.dialects.annotations import Annotated
 from program.dialects.llmkube.schema.service import (
     AutoscalingSpec,
     DisruptionSpec,
