@@ -58,8 +58,8 @@ class ClusterCache:
         """Called with the namespace after each change of a ModelPool, and of an InferenceService with its Deployment
         and pods, in the informer's thread."""
         self.on_adapter_input: Callable[[], None] = lambda: None
-        """Called after each change of a LoRAAdapter, of an InferenceService or of a pod of one, in the informer's
-        thread.
+        """Called after each change of a LoRAAdapter, of an InferenceService, and of a pod or process of one, in the
+        informer's thread.
         """
         self.on_namespace_gone: Callable[[str], None] = lambda _: None
         self._enqueue = enqueue
@@ -133,9 +133,6 @@ class ClusterCache:
                 informer, kinds.MODEL_ROUTERS, trim.custom_resource, lambda _old, _new: self.on_router_input()
             ),
             kinds.MODEL_POOLS: functools.partial(informer, kinds.MODEL_POOLS, trim.custom_resource, self._pool_changed),
-            kinds.LORA_ADAPTERS: functools.partial(
-                informer, kinds.LORA_ADAPTERS, trim.custom_resource, lambda _old, _new: self.on_adapter_input()
-            ),
             kinds.HOSTS: functools.partial(
                 informer, kinds.HOSTS, trim.host, self.registry.host_changed, namespaces=None
             ),
@@ -283,7 +280,9 @@ class ClusterCache:
     def _llmkube_changed(self, kind: Kind, old: Json | None, new: Json | None) -> None:
         metadata = (new or old or {})["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        if kind is kinds.INFERENCE_SERVICES:
+        if kind in (kinds.LORA_ADAPTERS, kinds.HOST_PROCESSES):
+            self.on_adapter_input()
+        elif kind is kinds.INFERENCE_SERVICES:
             self._inference_service_changed(ServiceKey(LLMKUBE, namespace, name), old, new)
             self.on_router_input()
             self.on_adapter_input()

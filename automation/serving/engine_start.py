@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from components import naming
 from kubeapi.json_types import Json
+from program.desired.adapter import DOWNLOADER
 
 HTTP_PORT = "http"
 """Name of the engine's port, which distinguishes its container from injected ones."""
@@ -64,6 +65,9 @@ def engine_of(pod: Json, serving: tuple[str, ...] = ()) -> Json:
         kept["gate"] = True
     if state.get("restartCount"):
         kept["restarts"] = state["restartCount"]
+    downloads = (str(each.get("name", "")) for each in spec.get("initContainers") or ())
+    if downloaded := tuple(each for each in downloads if each.startswith(DOWNLOADER)):
+        kept["adapters"] = downloaded
     if not _is_replica(pod["metadata"]):
         kept["foreign"] = True
     kept["created"] = pod["metadata"].get("creationTimestamp", "")

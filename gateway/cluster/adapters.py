@@ -25,7 +25,7 @@ class DeclaredAdapter:
 
     name: str
     pods: Mapping[str, int | None] = field(default_factory=dict)
-    """The pods that have loaded it, with the number by which llama-server knows it."""
+    """The pods, and the hosts by `on_host`, that have loaded it, with the number by which llama-server knows it."""
     ends: bool = False
     """It is being deleted, and engines may still have it."""
 
@@ -33,6 +33,11 @@ class DeclaredAdapter:
     def state(self) -> str:
         """A text that changes when engines load or unload it."""
         return f"{self.name} {'ends' if self.ends else ','.join(sorted(self.pods))}"
+
+
+def on_host(host: str) -> str:
+    """Return how a replica on a host is named among the pods. A host runs one replica of a service."""
+    return f"host/{host}"  # no pod has this name
 
 
 def declared_adapters(crs: Iterable[Json]) -> dict[ServiceName, tuple[DeclaredAdapter, ...]]:
@@ -84,4 +89,9 @@ def _route(declared: DeclaredAdapter, pods: Mapping[Target, str], runtime: str, 
 def _loaded(status: Any) -> dict[str, int | None]:
     pods = status.get("pods") if isinstance(status, dict) else None
     entries = [each for each in pods if isinstance(each, dict)] if isinstance(pods, list) else []
-    return {str(each.get("name")): each.get("adapterID") for each in entries if each.get("loaded") is True}
+    return {_place(each): each.get("adapterID") for each in entries if each.get("loaded") is True}
+
+
+def _place(entry: Mapping[str, Any]) -> str:
+    host = entry.get("host")
+    return on_host(str(host)) if host else str(entry.get("name"))

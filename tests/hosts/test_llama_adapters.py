@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import gguf
-import numpy
 import pytest
 
 from automation.serving.adapters.engine_requests import load
@@ -20,29 +18,11 @@ from gateway.names import Model, ServiceName
 from gateway.server import GatewayServer
 from program.desired.adapter import AdapterReason
 from tests.hosts.test_llama_server_arguments import ask, running
+from tests.support.adapter_files import write_adapter
 from tests.support.gateways import Front
 from tests.support.pod_proxy import PodProxy, Say
-from tools.tiny_model import Shape
 
 START = EngineStart("ns", "p", "u1", "c1", 8080, "llama-server")
-RANK = 4
-
-
-def write_adapter(path: Path, *, seed: int) -> Path:
-    """Write an adapter of the tiny model, whose random weights change every answer."""
-    writer, random, shape = gguf.GGUFWriter(str(path), "llama"), numpy.random.default_rng(seed), Shape()
-    writer.add_type("adapter")
-    writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", 4.0 * RANK)
-    for layer in range(shape.layers):
-        tensor = f"blk.{layer}.attn_output.weight"
-        writer.add_tensor(f"{tensor}.lora_a", random.standard_normal((RANK, shape.width)).astype(numpy.float32))
-        writer.add_tensor(f"{tensor}.lora_b", random.standard_normal((shape.width, RANK)).astype(numpy.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def test_only_requests_that_name_an_adapter_get_it(llama_server: Path, tiny_model: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import structlog
 
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
-from automation.serving.adapters import engine_requests
+from automation.serving.adapters import engine_requests, planned_replicas
 from automation.serving.adapters.deciding import (
     FINALIZER,
     PEER_FINALIZER,
@@ -49,7 +49,7 @@ from program.desired.adapter import Adapter, AdapterFacts, AdapterOutcome, Adapt
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.dialects.engine_keys import key_of
-from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of, runtime_of
+from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of, file_of, is_on_hosts, runtime_of
 from program.dialects.llmkube.status.adapter import adapter_status
 from program.dialects.registry import LLMKUBE
 
@@ -144,8 +144,7 @@ class LoraAdapters:
 
     def reconcile_all(self) -> float | None:
         """Make one pass. Return the seconds until the next one is due; None while there is no adapter."""
-        informer = self._cluster.optional.informer(kinds.LORA_ADAPTERS)
-        crs = [cr for cr in informer.list() if self._holds(cr)] if informer is not None else []
+        crs = [cr for cr in self._cluster.llmkube.listed(kinds.LORA_ADAPTERS) if self._holds(cr)]
         self._forget({cr["metadata"]["uid"]: (cr["metadata"]["namespace"], cr["metadata"]["name"]) for cr in crs})
         claims = claims_of(crs)
         due_s = [self._guarded(cr, claims) for cr in crs]
@@ -184,17 +183,20 @@ class LoraAdapters:
             problem = Problem(reason=error.reason, message=str(error), terminal=True)
             return self._report(cached, AdapterFacts(problem=problem), path="")
         service = self._service(adapter)
-        starts = self._starts(adapter)
+        processes = self._processes(adapter)
+        on_hosts = bool(processes) or (service is not None and is_on_hosts(service))
+        planned = self._planned(adapter, processes, on_hosts=on_hosts)
+        starts = tuple(start for start in self._starts(adapter) if start.pod not in planned) if not on_hosts else ()
         hindered = hindrance(
             adapter,
             first=claims.get(adapter.claim),
             service=service,
             managed=service is not None and self._cluster.is_ours(service),
-            on_hosts=self._is_on_hosts(adapter),
-            replicas=len(starts),
+            on_hosts=on_hosts,
+            replicas=len(starts) + len(planned),
         )
         if hindered is not None or service is None:
-            return self._report(cached, AdapterFacts(problem=hindered), path=adapter.path)
+            return self._report(cached, AdapterFacts(problem=hindered), path=adapter.location)
         finalizers = metadata.get("finalizers") or []
         if FINALIZER not in finalizers:
             # Before the first request, so that no deletion leaves an adapter in a replica.
@@ -202,9 +204,12 @@ class LoraAdapters:
             return RETRY_S
         self._drop_other_paths(adapter, starts)
         outcomes = self._ask(adapter, service, starts, "loaded")
-        due_s = min(self._answers.due_in_s(_Request(adapter.uid, each, "loaded", adapter.path)) for each in starts)
-        replicas = tuple(AdapterReplica(pod=pod, outcome=said) for pod, said in outcomes.items())
-        return min(due_s, self._report(cached, AdapterFacts(replicas=replicas), path=adapter.path))
+        due_s = [self._answers.due_in_s(_Request(adapter.uid, each, "loaded", adapter.location)) for each in starts]
+        replicas = (*planned.values(), *(AdapterReplica(pod=pod, outcome=said) for pod, said in outcomes.items()))
+        path = adapter.path or adapter.location
+        if on_hosts and adapter.source is not None:
+            path = adapter.source.source.address
+        return min([self._report(cached, AdapterFacts(replicas=replicas), path=path), *due_s])
 
     def _leave(self, cached: Json) -> None:
         """Leave an adapter to another controller, with what the replicas have loaded."""
@@ -252,7 +257,10 @@ class LoraAdapters:
         # An adapter that lost its name to an older one must not unload that one.
         counts = adapter is not None and claims.get(adapter.claim, adapter).uid == adapter.uid
         service = self._service(adapter) if adapter is not None and counts else None
-        if adapter is not None and service is not None and ours and runtime_of(service) in ENGINES:
+        processes = self._processes(adapter) if adapter is not None else []
+        if adapter is not None and service is not None and processes:
+            outcomes = planned_replicas.without(processes, adapter.name) if ours else {}
+        elif adapter is not None and service is not None and ours and runtime_of(service) in ENGINES:
             outcomes = self._ask(adapter, service, self._starts(adapter), "absent")
         end = removal(adapter, outcomes, asked=ours, waited_s=waited_s)
         if not end.done:
@@ -288,9 +296,19 @@ class LoraAdapters:
     def _starts(self, adapter: Adapter) -> tuple[EngineStart, ...]:
         return running(self._cluster.llmkube.index.pods(adapter.namespace, adapter.service))
 
-    def _is_on_hosts(self, adapter: Adapter) -> bool:
-        objects = self._cluster.llmkube.index.objects(adapter.namespace, adapter.service)
-        return any(kind == kinds.HOST_PROCESSES.kind for kind, _ in objects)
+    def _processes(self, adapter: Adapter) -> list[Json]:
+        return planned_replicas.processes_of(self._cluster.llmkube.index.objects(adapter.namespace, adapter.service))
+
+    def _planned(self, adapter: Adapter, processes: list[Json], *, on_hosts: bool) -> dict[str, AdapterReplica]:
+        """Return the replicas that are not asked, by pod or process."""
+        file = file_of(adapter, on_host=on_hosts)
+        if file is None:
+            return {}
+        if on_hosts:
+            return {each.pod: each for each in planned_replicas.on_hosts(file, processes)}
+        pods = self._cluster.llmkube.index.pods(adapter.namespace, adapter.service)
+        found = planned_replicas.in_pods(file, pods)
+        return {pod: AdapterReplica(pod=pod, outcome=said) for pod, said in found.items()}
 
     def _ask(
         self, adapter: Adapter, service: Json, starts: Iterable[EngineStart], wanted: Literal["loaded", "absent"]
@@ -310,7 +328,7 @@ class LoraAdapters:
                     return AdapterOutcome(state="absent", reason=AdapterReason.UNLOADING)
                 send = self._requests.asking(start, secret)
                 if wanted == "loaded":
-                    return following(before, engine_requests.load(engine, adapter.name, adapter.path, send))
+                    return following(before, engine_requests.load(engine, adapter.name, adapter.location, send))
                 return following(before, engine_requests.unload(engine, adapter.name, send))
             except RequestFailed as error:
                 return following(before, error.outcome)
@@ -319,7 +337,7 @@ class LoraAdapters:
 
         return {
             start.pod: self._answers.latest(
-                _Request(adapter.uid, start, wanted, adapter.path),
+                _Request(adapter.uid, start, wanted, adapter.location),
                 functools.partial(ask, start),
                 who="",
                 changed=self._changed.set,
@@ -338,11 +356,11 @@ class LoraAdapters:
 
     def _drop_other_paths(self, adapter: Adapter, starts: Iterable[EngineStart]) -> None:
         """Drop the answers for an earlier path, so that a path that comes back is loaded again."""
-        before = self._paths.get(adapter.uid)
-        self._paths[adapter.uid] = adapter.path
-        if before is not None and before != adapter.path:
+        before, location = self._paths.get(adapter.uid), adapter.location
+        self._paths[adapter.uid] = location
+        if before is not None and before != location:
             for start in starts:
-                for path in (before, adapter.path):
+                for path in (before, location):
                     self._answers.drop_answer(_Request(adapter.uid, start, "loaded", path))
 
     def _forget(self, there: dict[str, tuple[str, str]]) -> None:

@@ -14,7 +14,13 @@ from automation.workqueue.backoff import backoff_s
 from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterOutcome, AdapterReason
 from program.desired.facts import Problem
-from program.dialects.llmkube.parse.adapter import ENGINES, keeps_prompts_of_adapters, runtime_of
+from program.dialects.llmkube.parse.adapter import (
+    ENGINES,
+    file_of,
+    keeps_prompts_of_adapters,
+    runtime_of,
+    why_not_part,
+)
 
 FINALIZER = "herdsman.dev/lora-adapter"
 PEER_FINALIZER = "loraadapter.inference.llmkube.dev/finalizer"
@@ -66,22 +72,21 @@ def hindrance(
             AdapterReason.SERVICE_NOT_MANAGED,
             f"this loop does not manage InferenceService `{adapter.service}`; `herdsman adopt` takes it over",
         )
-    engine = runtime_of(service)
+    engine, file = runtime_of(service), file_of(adapter, on_host=on_hosts)
     if engine not in ENGINES:
         return _problem(
             AdapterReason.RUNTIME_MISMATCH,
             f"runtime {engine} serves no adapters; runtimes vllm, sglang and llamacpp do",
         )
-    if engine == "llamacpp" and keeps_prompts_of_adapters(service):
+    if file is not None:
+        reason, message = why_not_part(engine, service, file, on_host=on_hosts)
+        if reason is not None:
+            return _problem(reason, f"InferenceService `{adapter.service}`: {message}")
+    elif engine == "llamacpp" and keeps_prompts_of_adapters(service):
         return _problem(
             AdapterReason.NOT_IN_ARGUMENTS,
             "llama-server would answer with cached prompts of other adapters; add --cache-ram 0 to spec.extraArgs of "
             f"InferenceService `{adapter.service}`",
-        )
-    if on_hosts:
-        return _problem(
-            AdapterReason.HOSTS_NOT_SUPPORTED,
-            f"InferenceService `{adapter.service}` runs on hosts, and adapters are loaded into pods only",
         )
     if not replicas:
         return Problem(reason=AdapterReason.NO_REPLICA, message=_no_replica(adapter.service, service))

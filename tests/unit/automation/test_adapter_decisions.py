@@ -56,6 +56,8 @@ def service(runtime: str | None = "vllm", *, args: list[str] | None = None, **re
         ({"managed": False}, "InferenceServiceNotManaged", "herdsman adopt"),
         ({"service": service("tgi")}, "RuntimeMismatch", "runtime tgi"),
         ({"on_hosts": True}, "HostsNotSupported", "hosts"),
+        ({"on_hosts": True, "service": service(None)}, None, ""),
+        ({"on_hosts": True, "service": service(None, args=["-cram", "1"])}, "NotInArguments", "--cache-ram 0"),
         ({"replicas": 0}, "NoReplica", "it starts"),
         (
             {"replicas": 0, "service": service(reason="Asleep", message="idle")},

@@ -11,6 +11,7 @@ from pydantic import ConfigDict
 
 from program.dialects.crds.schema import CrdModel, Int64, Time, optional, required, rule
 from program.dialects.llmkube.schema.status import Condition
+from program.dialects.pods.schema import LocalObjectReference
 
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
@@ -38,8 +39,20 @@ class LoraAdapterSpec(CrdModel):
                     "name is immutable; create another LoRAAdapter with the new name",
                     field=".name",
                 ),
+                rule("has(self.path) != has(self.source)", "set either path or source", field=".path"),
+                rule(
+                    "has(self.source) || (!has(self.files) && !has(self.sha256) && !has(self.sourceSecretRef))",
+                    "files, sha256 and sourceSecretRef belong to source; set source",
+                    field=".source",
+                ),
             ]
         }
+    )
+    files: list[str] = optional(
+        "Files below the source for engines that read a directory. Default: adapter_model.safetensors and "
+        "adapter_config.json.",
+        [],
+        max_length=100,
     )
     inference_service_ref: AdapterServiceReference = required(
         "The InferenceService of the adapter. It cannot be changed."
@@ -50,10 +63,24 @@ class LoraAdapterSpec(CrdModel):
         max_length=63,
         pattern=ADAPTER_NAME,
     )
-    path: str = required(
-        "Path of the adapter in the engine's container. vLLM also accepts a repository of Hugging Face.",
+    path: str | None = optional(
+        "Path of the adapter in the engine's container, or on the host. vLLM in pods also accepts a repository of "
+        "Hugging Face.",
         min_length=1,
         max_length=4096,
+    )
+    sha256: str | None = optional(
+        "SHA-256 that the file must have; of several files the first one.", pattern=r"^[a-fA-F0-9]{64}$"
+    )
+    source: str | None = optional(
+        "Where Herdsman downloads the adapter from, instead of path: http(s)://, s3://bucket/key or "
+        "hf://org/repo[@revision][/file].",
+        pattern=r"^(https?|hf|s3)://.*",
+        max_length=4096,
+    )
+    source_secret_ref: LocalObjectReference | None = optional(
+        "Secret whose keys become environment variables of the downloader in pods: AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, HF_TOKEN, SOURCE_TOKEN."
     )
 
 
@@ -61,9 +88,10 @@ class AdapterPod(CrdModel):
     """The adapter in one replica."""
 
     adapter_id: int | None = optional("Number by which llama-server knows the adapter.", name="adapterID", ge=0)
+    host: str | None = optional("The host of a process that is not a pod.")
     loaded: bool | None = optional("Whether the replica has loaded the adapter.")
     message: str | None = optional("Why it has not.")
-    name: str | None = optional("Name of the pod.")
+    name: str | None = optional("Name of the pod, or of the HostProcess.")
 
 
 class LoraAdapterStatus(CrdModel):
