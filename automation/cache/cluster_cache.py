@@ -58,8 +58,8 @@ class ClusterCache:
         """Called with the namespace after each change of a ModelPool, and of an InferenceService with its Deployment
         and pods, in the informer's thread."""
         self.on_adapter_input: Callable[[], None] = lambda: None
-        """Called after each change of a LoRAAdapter, of an InferenceService, and of a pod or process of one, in the
-        informer's thread.
+        """Called after each change of a LoRAAdapter, of a service, and of a pod or process of one, in the informer's
+        thread.
         """
         self.on_namespace_gone: Callable[[str], None] = lambda _: None
         self._enqueue = enqueue
@@ -90,6 +90,9 @@ class ClusterCache:
         """The services of each dialect, with the objects made for them."""
         self.llmkube = self.caches[LLMKUBE]
         self.llmkube.on_change = self._llmkube_changed
+        for name, cache in self.caches.items():
+            if name != LLMKUBE:
+                cache.on_change = functools.partial(self._other_changed, cache)
         self.host_processes = informer(
             kinds.HOST_PROCESSES, trim.host_process, self._process_changed, label_selector=naming.LABEL_SERVICE
         )
@@ -299,6 +302,10 @@ class ClusterCache:
                 self.on_adapter_input()
         if kind in (kinds.INFERENCE_SERVICES, kinds.DEPLOYMENTS, kinds.PODS):
             self.on_pool_input(namespace)
+
+    def _other_changed(self, cache: ServiceCache, kind: Kind, _old: Json | None, _new: Json | None) -> None:
+        if kind in (cache.kind, kinds.PODS, kinds.HOST_PROCESSES):
+            self.on_adapter_input()
 
     def _inference_service_changed(self, key: ServiceKey, old: Json | None, new: Json | None) -> None:
         self.llmkube.index.service_changed(old, new)

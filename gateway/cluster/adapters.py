@@ -28,6 +28,8 @@ class DeclaredAdapter:
     """The pods, and the hosts by `on_host`, that have loaded it, with the number by which llama-server knows it."""
     ends: bool = False
     """It is being deleted, and engines may still have it."""
+    runtime: str = ""
+    """The engine of the replicas; empty until the loop knows it."""
 
     @property
     def state(self) -> str:
@@ -46,8 +48,11 @@ def declared_adapters(crs: Iterable[Json]) -> dict[ServiceName, tuple[DeclaredAd
     found: dict[ServiceName, list[DeclaredAdapter]] = {}
     for adapter in claims_of(by_uid.values()).values():
         cr = by_uid[adapter.uid]
-        declared = DeclaredAdapter(adapter.name, _loaded(cr.get("status")), "deletionTimestamp" in cr["metadata"])
-        found.setdefault(ServiceName(adapter.namespace, adapter.service), []).append(declared)
+        status = cr.get("status")
+        declared = DeclaredAdapter(
+            adapter.name, _loaded(status), "deletionTimestamp" in cr["metadata"], runtime=_runtime(status)
+        )
+        found.setdefault(ServiceName(adapter.namespace, adapter.service, adapter.dialect), []).append(declared)
     return {service: tuple(sorted(each, key=lambda one: one.name)) for service, each in found.items()}
 
 
@@ -90,6 +95,10 @@ def _loaded(status: Any) -> dict[str, int | None]:
     pods = status.get("pods") if isinstance(status, dict) else None
     entries = [each for each in pods if isinstance(each, dict)] if isinstance(pods, list) else []
     return {_place(each): each.get("adapterID") for each in entries if each.get("loaded") is True}
+
+
+def _runtime(status: Any) -> str:
+    return str(status.get("runtime") or "") if isinstance(status, dict) else ""
 
 
 def _place(entry: Mapping[str, Any]) -> str:

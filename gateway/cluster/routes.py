@@ -129,7 +129,9 @@ def _route(
     names = engine.names or declared
     pods = {target: replica.pod for target, replica in found.items() if replica.pod}
     main_name = names[0] if names else service.name
-    of_service, runtime = adapters.get(service, ()), str(cr.get(RUNTIME, ""))
+    of_service = adapters.get(service, ())
+    # The spec of an InferenceService names the engine. Of other services the loop finds it in the pods.
+    runtime = str(cr.get(RUNTIME, "")) or next((each.runtime for each in of_service if each.runtime), "")
     ending = {each.name for each in of_service if each.ends}
     own = adapter_routes(of_service, pods, runtime, main_name)
     model = Model(

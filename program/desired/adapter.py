@@ -14,6 +14,8 @@ from program.desired.base import FrozenModel
 from program.desired.facts import Problem
 from program.desired.model import DesiredModel
 
+Claim = tuple[str, str, str, str]
+
 FOLDER = "/lora-adapters"
 """The folder of the downloaded adapters in pods."""
 DOWNLOADER = "adapter-download-"
@@ -66,7 +68,9 @@ class Adapter(FrozenModel):
     created: str
     """When the custom resource was created, as the API server writes times."""
     service: str
-    """Name of the InferenceService, in the same namespace."""
+    """Name of the service, in the same namespace."""
+    dialect: str = "llmkube"
+    """Whose kind of service it is: the first part of a `ServiceKey`."""
     name: str
     """The name that clients and the engine use."""
     path: str = ""
@@ -85,9 +89,9 @@ class Adapter(FrozenModel):
         return self.file.pod_path if self.file is not None else self.path
 
     @property
-    def claim(self) -> tuple[str, str, str]:
-        """What only one adapter may have: namespace, service and name."""
-        return self.namespace, self.service, self.name
+    def claim(self) -> Claim:
+        """What only one adapter may have: namespace, dialect and name of the service, and its own name."""
+        return self.namespace, self.dialect, self.service, self.name
 
 
 class AdapterReason(StrEnum):
@@ -114,9 +118,9 @@ class AdapterReason(StrEnum):
     REPLICA_UNREACHABLE = "ReplicaUnreachable"
     """A replica does not answer. Herdsman tries again."""
     SERVICE_NOT_FOUND = "InferenceServiceNotFound"
-    """There is no such InferenceService in the adapter's namespace."""
+    """There is no such service in the adapter's namespace."""
     SERVICE_NOT_MANAGED = "InferenceServiceNotManaged"
-    """Another controller manages the InferenceService."""
+    """Another controller manages the service."""
     SPEC_INVALID = "SpecInvalid"
     NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
     """The spec names a service of another namespace."""
@@ -126,14 +130,19 @@ class AdapterReason(StrEnum):
     """The service's engine cannot serve adapters."""
     SOURCE_MISMATCH = "SourceMismatch"
     """The engine cannot read the files of the source. llama-server reads one GGUF file, vLLM and SGLang a directory."""
+    SOURCE_NOT_SUPPORTED = "SourceNotSupported"
+    """Herdsman downloads adapters for InferenceServices only. Other services load them from a path."""
     HOSTS_NOT_SUPPORTED = "HostsNotSupported"
-    """The service runs on hosts with another engine than llama-server."""
+    """The service runs on hosts with another engine than llama-server, or is no InferenceService."""
     RUNTIME_LOADING_DISABLED = "RuntimeLoadingDisabled"
     """The engine was started without the setting that allows adapters to be loaded while it runs."""
     NOT_IN_ARGUMENTS = "NotInArguments"
     """llama-server loads adapters only at its start, and its arguments lack this one, or `--cache-ram 0`."""
     ENGINE_KEY_NOT_READABLE = "EngineKeyNotReadable"
     """The engine requires an API key, and the loop cannot read its Secret."""
+    KEY_OVER_TLS = "EngineKeyOverTLS"
+    """The engine demands an API key over TLS. The loop does not send keys to engines whose certificate it cannot
+    verify."""
     ENGINE_KEY_REFUSED = "EngineKeyRefused"
     """The engine refuses the API key of the Secret."""
 
@@ -145,11 +154,13 @@ NEEDS_A_PERSON = frozenset(
         AdapterReason.NAME_TAKEN,
         AdapterReason.RUNTIME_MISMATCH,
         AdapterReason.SOURCE_MISMATCH,
+        AdapterReason.SOURCE_NOT_SUPPORTED,
         AdapterReason.HOSTS_NOT_SUPPORTED,
         AdapterReason.RUNTIME_LOADING_DISABLED,
         AdapterReason.NOT_IN_ARGUMENTS,
         AdapterReason.ENGINE_KEY_NOT_READABLE,
         AdapterReason.ENGINE_KEY_REFUSED,
+        AdapterReason.KEY_OVER_TLS,
         AdapterReason.SERVICE_NOT_MANAGED,
     }
 )
@@ -186,4 +197,6 @@ class AdapterFacts(FrozenModel):
     replicas: tuple[AdapterReplica, ...] = ()
     problem: Problem | None = None
     """Why no replica is asked to load the adapter."""
+    runtime: str = ""
+    """The engine of the replicas; empty while it is unknown."""
     unloading: bool = False

@@ -31,10 +31,10 @@ from automation.serving.adapters.deciding import (
     following,
     hindrance,
     removal,
-    running,
 )
 from automation.serving.adapters.engine_requests import KEPT_UNTIL_RESTART, RequestFailed
 from automation.serving.adapters.replica_requests import ReplicaRequests
+from automation.serving.adapters.targets import Targets
 from automation.serving.background import BackgroundProbes
 from automation.serving.engine_start import EngineStart
 from automation.status.event_recorder import EventRecorder
@@ -45,13 +45,12 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError, NotFound
 from kubeapi.json_types import Json
-from program.desired.adapter import Adapter, AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica
+from program.desired.adapter import Adapter, AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica, Claim
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.dialects.engine_keys import key_of
-from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of, file_of, is_on_hosts, runtime_of
+from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of
 from program.dialects.llmkube.status.adapter import adapter_status
-from program.dialects.registry import LLMKUBE
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +66,7 @@ KEPT_S = 3600.0
 """How long a deletion is remembered."""
 THREADS = 8
 
-Claims = Mapping[tuple[str, str, str], Adapter]
+Claims = Mapping[Claim, Adapter]
 
 
 class _Request(NamedTuple):
@@ -95,6 +94,7 @@ class LoraAdapters:
         """`shard` is the part that this loop leads."""
         self._client = client
         self._cluster = cluster
+        self._targets = Targets(cluster)
         self._recorder = recorder
         self._shard = shard
         self._clock = clock
@@ -182,16 +182,17 @@ class LoraAdapters:
         except SpecInvalid as error:
             problem = Problem(reason=error.reason, message=str(error), terminal=True)
             return self._report(cached, AdapterFacts(problem=problem), path="")
-        service = self._service(adapter)
-        processes = self._processes(adapter)
-        on_hosts = bool(processes) or (service is not None and is_on_hosts(service))
-        planned = self._planned(adapter, processes, on_hosts=on_hosts)
-        starts = tuple(start for start in self._starts(adapter) if start.pod not in planned) if not on_hosts else ()
+        service = self._targets.service(adapter)
+        on_hosts = self._targets.is_on_hosts(adapter, service)
+        engine = self._targets.engine(adapter, service)
+        planned = self._targets.planned(adapter, on_hosts=on_hosts)
+        starts = () if on_hosts else tuple(each for each in self._targets.starts(adapter) if each.pod not in planned)
         hindered = hindrance(
             adapter,
             first=claims.get(adapter.claim),
             service=service,
-            managed=service is not None and self._cluster.is_ours(service),
+            engine=engine,
+            managed=service is not None and self._targets.manages(adapter, service),
             on_hosts=on_hosts,
             replicas=len(starts) + len(planned),
         )
@@ -209,7 +210,7 @@ class LoraAdapters:
         path = adapter.path or adapter.location
         if on_hosts and adapter.source is not None:
             path = adapter.source.source.address
-        return min([self._report(cached, AdapterFacts(replicas=replicas), path=path), *due_s])
+        return min([self._report(cached, AdapterFacts(replicas=replicas, runtime=engine), path=path), *due_s])
 
     def _leave(self, cached: Json) -> None:
         """Leave an adapter to another controller, with what the replicas have loaded."""
@@ -256,12 +257,12 @@ class LoraAdapters:
             adapter = adapter_of(cached, to_remove=True)
         # An adapter that lost its name to an older one must not unload that one.
         counts = adapter is not None and claims.get(adapter.claim, adapter).uid == adapter.uid
-        service = self._service(adapter) if adapter is not None and counts else None
-        processes = self._processes(adapter) if adapter is not None else []
+        service = self._targets.service(adapter) if adapter is not None and counts else None
+        processes = self._targets.processes(adapter) if adapter is not None else []
         if adapter is not None and service is not None and processes:
             outcomes = planned_replicas.without(processes, adapter.name) if ours else {}
-        elif adapter is not None and service is not None and ours and runtime_of(service) in ENGINES:
-            outcomes = self._ask(adapter, service, self._starts(adapter), "absent")
+        elif adapter is not None and service is not None and ours and self._targets.engine(adapter, service) in ENGINES:
+            outcomes = self._ask(adapter, service, self._targets.starts(adapter), "absent")
         end = removal(adapter, outcomes, asked=ours, waited_s=waited_s)
         if not end.done:
             replicas = tuple(
@@ -290,31 +291,11 @@ class LoraAdapters:
 
     # --- replicas -------------------------------------------------------------------------------------------------
 
-    def _service(self, adapter: Adapter) -> Json | None:
-        return self._cluster.llmkube.get(kinds.INFERENCE_SERVICES, adapter.namespace, adapter.service)
-
-    def _starts(self, adapter: Adapter) -> tuple[EngineStart, ...]:
-        return running(self._cluster.llmkube.index.pods(adapter.namespace, adapter.service))
-
-    def _processes(self, adapter: Adapter) -> list[Json]:
-        return planned_replicas.processes_of(self._cluster.llmkube.index.objects(adapter.namespace, adapter.service))
-
-    def _planned(self, adapter: Adapter, processes: list[Json], *, on_hosts: bool) -> dict[str, AdapterReplica]:
-        """Return the replicas that are not asked, by pod or process."""
-        file = file_of(adapter, on_host=on_hosts)
-        if file is None:
-            return {}
-        if on_hosts:
-            return {each.pod: each for each in planned_replicas.on_hosts(file, processes)}
-        pods = self._cluster.llmkube.index.pods(adapter.namespace, adapter.service)
-        found = planned_replicas.in_pods(file, pods)
-        return {pod: AdapterReplica(pod=pod, outcome=said) for pod, said in found.items()}
-
     def _ask(
         self, adapter: Adapter, service: Json, starts: Iterable[EngineStart], wanted: Literal["loaded", "absent"]
     ) -> dict[str, AdapterOutcome | None]:
         """Return what each replica said last, by pod, and have those asked that are due."""
-        engine, secret = runtime_of(service), key_of(LLMKUBE, service)
+        engine, secret = self._targets.engine(adapter, service), key_of(adapter.dialect, service)
 
         def ask(start: EngineStart, before: AdapterOutcome | None) -> AdapterOutcome:
             if wanted == "absent" and engine in KEPT_UNTIL_RESTART:

@@ -40,6 +40,9 @@ class ReplicaRequests:
         """
         if secret is None:
             return _Proxied(self._client, start)
+        if start.tls:
+            why = "the engine demands an API key over TLS, and the loop cannot verify its certificate"
+            raise RequestFailed(AdapterReason.KEY_OVER_TLS, f"{why}; load the adapter by the engine's arguments")
         key = self._key(start.namespace, *secret)
         return _Direct(self._address(start), start.port, key)
 

@@ -14,7 +14,9 @@ from automation.serving.adapters.controller import LoraAdapters
 from automation.serving.adapters.deciding import FINALIZER, PEER_FINALIZER, UNLOAD_WITHIN_S, VERIFY_S
 from kubeapi import kinds
 from kubeapi.json_types import Json
+from kubeapi.kinds import Kind
 from program.dialects.llmkube.parse.adapter import adapter_of
+from program.dialects.registry import DIALECTS
 from tests.support.adapter_engines import AdapterEngine
 from tests.support.pod_proxy import PodProxy, Say, api_status
 from tests.support.pods import remembered
@@ -33,13 +35,16 @@ class World:
         self.adapters: dict[str, Json] = {}
         self.events: list[tuple[str, str]] = []
         proxy.other = self._api
+        cache = SimpleNamespace(
+            listed=lambda _: list(self.adapters.values()),
+            get=lambda kind, *_: self.service if kind is self.kind else None,
+            index=SimpleNamespace(pods=lambda *_: list(self.pods.values()), objects=lambda *_: self.objects),
+        )
+        self.kind = kinds.INFERENCE_SERVICES
         self.cluster: Any = SimpleNamespace(
-            llmkube=SimpleNamespace(
-                listed=lambda _: list(self.adapters.values()),
-                get=lambda *_: self.service,
-                index=SimpleNamespace(pods=lambda *_: list(self.pods.values()), objects=lambda *_: self.objects),
-            ),
-            is_ours=lambda *_, **__: self.managed,
+            llmkube=cache,
+            caches=dict.fromkeys(DIALECTS, cache),
+            is_ours=lambda _cr, held=False: self.managed and not held,
         )
         self.controller = self.another_loop()
 
@@ -379,3 +384,53 @@ def test_an_engine_that_cannot_read_the_source_is_told_so(world: World) -> None:
     world.adapter(path=None, source="https://example.com/sql.gguf")
     world.until(lambda: world.phase() == "Failed")
     assert world.reason() == "SourceMismatch"
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource"),
+    [
+        (kinds.LLM_SERVICES, "LLMInferenceService"),
+        (kinds.PLAYGROUNDS, "Playground"),
+        (kinds.LLMAZ_SERVICES, "Service"),
+    ],
+)
+def test_services_of_other_dialects_load_adapters_by_their_path(world: World, kind: Kind, resource: str) -> None:
+    world.kind, world.service = kind, {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {}}
+    reference = {"kind": resource, "name": "svc"}
+    world.adapter(inferenceServiceRef=reference)
+    world.adapter("absent", name="absent", inferenceServiceRef={"name": "svc"})
+    world.until(lambda: world.phase() == "Pending" and world.reason() == "NoReplica")
+    engines = {pod: world.engine(pod, AdapterEngine("sglang")) for pod in ("lead", "lead-1", "scheduler", "other")}
+    for pod, of in (("lead", "set"), ("lead-1", "lead"), ("scheduler", "x"), ("other", "set")):
+        world.pods[pod]["engine"] |= {"runtime": "sglang", "of": ("StatefulSet", of)}
+    del world.pods["other"]["engine"]["runtime"]
+    labels = {"app.kubernetes.io/component": "llminferenceservice-router-scheduler"}
+    world.pods["scheduler"]["metadata"]["labels"] = labels
+    world.until(lambda: world.phase() == "Loaded")
+    assert {pod: each.adapters for pod, each in engines.items() if each.asked} == {"lead": {"sql": "/a/sql"}}
+    assert (world.status()["runtime"], world.reason("absent")) == ("sglang", "InferenceServiceNotFound")
+    world.delete()
+    world.until(lambda: "sql" not in world.adapters)
+    assert engines["lead"].adapters == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "spec", "reason"),
+    [
+        ({}, {"path": None, "source": "hf://org/sql"}, "SourceNotSupported"),
+        ({"annotations": {"herdsman.dev/host": "mac"}}, {}, "HostsNotSupported"),
+        ({"finalizers": ["serving.kserve.io/llmisvc-finalizer"]}, {}, "InferenceServiceNotManaged"),
+        ({}, {"name": "own"}, "NameTaken"),
+    ],
+)
+def test_what_other_dialects_do_not_do_is_told(world: World, change: Json, spec: Json, reason: str) -> None:
+    world.kind = kinds.LLM_SERVICES
+    world.service = {
+        "metadata": {"name": "svc", "namespace": "ns", **change},
+        "spec": {"model": {"lora": {"adapters": [{"name": "own"}]}}},
+    }
+    engine = world.engine("a", AdapterEngine())
+    world.pods["a"]["engine"] |= {"runtime": "vllm", "of": ("ReplicaSet", "svc")}
+    world.adapter(inferenceServiceRef={"kind": "LLMInferenceService", "name": "svc"}, **spec)
+    world.until(lambda: world.phase() == "Failed")
+    assert (world.reason(), engine.asked) == (reason, [])

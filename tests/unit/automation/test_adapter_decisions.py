@@ -20,6 +20,7 @@ from automation.serving.adapters.deciding import (
 )
 from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterOutcome, AdapterReason
+from program.dialects.llmkube.parse.adapter import runtime_of
 from tests.support.pods import remembered
 
 SQL = Adapter(namespace="prod", resource="sql", uid="1", created="t1", service="chat", name="sql", path="/a/sql")
@@ -68,6 +69,7 @@ def service(runtime: str | None = "vllm", *, args: list[str] | None = None, **re
 )
 def test_what_keeps_an_adapter_from_its_replicas(given: dict[str, Any], reason: str | None, words: str) -> None:
     facts = {"first": SQL, "service": service(), "managed": True, "on_hosts": False, "replicas": 1, **given}
+    facts["engine"] = runtime_of(facts["service"]) if facts["service"] is not None else ""
     problem = hindrance(SQL, **facts)
     assert (problem.reason if problem else None) == reason
     assert words in (problem.message if problem else "")

@@ -31,7 +31,9 @@ def cr(resource: str = "sql", created: str = "2026-11-01T00:00:00Z", status: Jso
 
 def test_an_adapter_is_read() -> None:
     adapter = adapter_of(cr(path="org/sql-lora"))
-    assert adapter.claim == ("prod", "chat", "sql")
+    assert adapter.claim == ("prod", "llmkube", "chat", "sql")
+    reference = {"name": "chat", "kind": "Playground"}
+    assert adapter_of(cr(inferenceServiceRef=reference)).claim == ("prod", "llmaz", "chat", "sql")
     assert adapter.path == "org/sql-lora"
 
 
@@ -71,6 +73,13 @@ def test_replicas_start_with_the_adapters_that_their_engine_can_read() -> None:
         cr("mounted", name="mounted"),
         cr("elsewhere", name="x", inferenceServiceRef={"name": "code"}, path=None, source="https://h/a.gguf"),
         cr("bad", name="bad", source="https://h/a.gguf"),
+        cr(
+            "p",
+            name="p",
+            inferenceServiceRef={"name": "chat", "kind": "Playground"},
+            path=None,
+            source="https://h/a.gguf",
+        ),
     ]
     ending = cr("ending", name="ending", path=None, source="https://h/e.gguf")
     ending["metadata"]["deletionTimestamp"] = "t"
@@ -123,7 +132,7 @@ def test_the_oldest_adapter_of_a_name_counts() -> None:
         cr("c", "2026-11-02T00:00:00Z"),
     ]
     counted = claims_of(crs)
-    assert {claim[1]: each.resource for claim, each in counted.items()} == {"chat": "b", "code": "other"}
+    assert {claim[2]: each.resource for claim, each in counted.items()} == {"chat": "b", "code": "other"}
 
 
 def test_the_examples_adapters_are_valid_and_of_its_service(capsys: pytest.CaptureFixture[str]) -> None:

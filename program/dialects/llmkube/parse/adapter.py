@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from kubeapi.json_types import Json
-from program.desired.adapter import Adapter, AdapterFile, AdapterReason
+from program.desired.adapter import Adapter, AdapterFile, AdapterReason, Claim
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR
 from program.desired.model import DesiredModel, ModelSource, SourceKind
@@ -20,6 +20,12 @@ from program.dialects.llmkube.schema.lora_adapter import LoraAdapterSpec
 
 DEFAULT_RUNTIME = "llamacpp"
 """The engine of an InferenceService that names none."""
+DIALECTS_BY_KIND = {
+    "InferenceService": "llmkube",
+    "LLMInferenceService": "kserve",
+    "Playground": "llmaz",
+    "Service": "llmaz-service",
+}
 ENGINES = frozenset({"vllm", "sglang", "llamacpp"})
 """The engines whose adapters Herdsman loads or finds."""
 DEFAULT_FILES = ("adapter_model.safetensors", "adapter_config.json")
@@ -58,18 +64,19 @@ def adapter_of(cr: Json, *, to_remove: bool = False) -> Adapter:
         uid=str(metadata.get("uid", "")),
         created=str(metadata.get("creationTimestamp", "")),
         service=spec.inference_service_ref.name,
+        dialect=DIALECTS_BY_KIND[spec.inference_service_ref.kind or "InferenceService"],
         name=spec.name,
         path=spec.path or "",
         source=source,
     )
 
 
-def claims_of(crs: Iterable[Json]) -> dict[tuple[str, str, str], Adapter]:
+def claims_of(crs: Iterable[Json]) -> dict[Claim, Adapter]:
     """Return the adapter that counts for each namespace, service and name: the oldest valid one.
 
     An adapter that is being deleted counts until it is gone, because replicas may still have it.
     """
-    found: dict[tuple[str, str, str], Adapter] = {}
+    found: dict[Claim, Adapter] = {}
     for cr in crs:
         try:
             adapter = adapter_of(cr)
@@ -144,7 +151,7 @@ def runtime_of(service: Json) -> str:
 
 
 def is_on_hosts(service: Json) -> bool:
-    """Return whether annotations place an InferenceService on hosts. A Model can do so, too."""
+    """Return whether annotations place a service on hosts. A Model can do so, too."""
     annotations = service["metadata"].get("annotations") or {}
     return bool(annotations.get(ANNOTATION_HOST) or annotations.get(ANNOTATION_HOST_SELECTOR))
 
@@ -167,9 +174,12 @@ def _cache_size(service: Json) -> str | None:
 
 
 def _service_named(cr: Json) -> str:
+    """Return the InferenceService that a LoRAAdapter names; empty for another kind of service."""
     spec = cr.get("spec")
     reference = spec.get("inferenceServiceRef") if isinstance(spec, dict) else None
-    return str(reference.get("name")) if isinstance(reference, dict) else ""
+    if not isinstance(reference, dict) or reference.get("kind") not in (None, "InferenceService"):
+        return ""
+    return str(reference.get("name"))
 
 
 def _source(spec: LoraAdapterSpec) -> DesiredModel:

@@ -17,10 +17,14 @@ ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class AdapterServiceReference(CrdModel):
-    """The InferenceService whose replicas load the adapter."""
+    """The service whose replicas load the adapter."""
 
-    name: str = required("Name of the InferenceService.", min_length=1)
-    namespace: str | None = optional("Namespace of the InferenceService; only the adapter's own is accepted.")
+    kind: Literal["InferenceService", "LLMInferenceService", "Playground", "Service"] | None = optional(
+        "Kind of the service: LLMKube's InferenceService (the default), KServe's LLMInferenceService, llmaz's "
+        "Playground or Service."
+    )
+    name: str = required("Name of the service.", min_length=1)
+    namespace: str | None = optional("Namespace of the service; only the adapter's own is accepted.")
 
 
 class LoraAdapterSpec(CrdModel):
@@ -54,9 +58,7 @@ class LoraAdapterSpec(CrdModel):
         [],
         max_length=100,
     )
-    inference_service_ref: AdapterServiceReference = required(
-        "The InferenceService of the adapter. It cannot be changed."
-    )
+    inference_service_ref: AdapterServiceReference = required("The service of the adapter. It cannot be changed.")
     name: str = required(
         "Name of the adapter for engine and clients. It cannot be changed.",
         min_length=1,
@@ -111,4 +113,5 @@ class LoraAdapterStatus(CrdModel):
         "State of the adapter."
     )
     pods: list[AdapterPod] = optional("The running replicas.", [])
+    runtime: str | None = optional("The engine of the replicas.")
     replicas: int | None = optional("Running replicas of the service.")

@@ -48,6 +48,8 @@ def adapter_status(cr: Json, facts: AdapterFacts, *, path: str, now: datetime) -
     }
     if loaded:
         made["loadedPath"] = path
+    if facts.runtime:
+        made["runtime"] = facts.runtime
     if complete:
         again = (current.get("phase"), current.get("loadedPath")) != ("Loaded", path)
         made["lastLoadedAt"] = timestamp(now) if again else current.get("lastLoadedAt") or timestamp(now)
