@@ -85,7 +85,7 @@ def test_replicas_start_with_the_adapters_that_their_engine_can_read() -> None:
     ending["metadata"]["deletionTimestamp"] = "t"
 
     def names(*, on_host: bool, **spec: Any) -> list[str]:
-        return [each.name for each in files_of({**service, "spec": spec}, [*crs, ending], on_host=on_host)]
+        return list(files_of({**service, "spec": spec}, [*crs, ending], on_host=on_host))
 
     assert names(on_host=False) == ["z", "a"], "by age, so that a new one changes no number"
     assert names(on_host=True) == ["mounted", "z", "a"]
@@ -144,6 +144,37 @@ def test_the_examples_adapters_are_valid_and_of_its_service(capsys: pytest.Captu
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in rendered and "--enable-lora" in rendered
     objects = json.loads(rendered)["items"]
     assert {each.service for each in adapters} <= {each["metadata"]["name"] for each in objects}
+
+
+MANIFESTS = """
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: Model
+metadata: {name: m}
+spec: {source: "https://example.com/m.gguf"}
+---
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: InferenceService
+metadata: {name: chat}
+spec: {modelRef: m}
+---
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: LoRAAdapter
+metadata: {name: used}
+spec: {inferenceServiceRef: {name: chat}, name: sql, source: "hf://org/repo/sql.gguf"}
+---
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: LoRAAdapter
+metadata: {name: mounted}
+spec: {inferenceServiceRef: {name: chat}, name: law, path: /adapters/law.gguf}
+"""
+
+
+def test_a_rendered_service_has_its_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.yaml").write_text(MANIFESTS)
+    assert invoke(["render", "-f", str(tmp_path / "x.yaml")]) == 0
+    told = capsys.readouterr()
+    assert "--lora-scaled" in told.out and "adapter-download-" in told.out
+    assert "`used`" not in told.err and "LoRAAdapter `mounted`" in told.err
 
 
 # --- status -----------------------------------------------------------------------------------------------------------

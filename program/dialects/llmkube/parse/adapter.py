@@ -88,8 +88,9 @@ def claims_of(crs: Iterable[Json]) -> dict[Claim, Adapter]:
     return found
 
 
-def files_of(service: Json, crs: Iterable[Json], *, on_host: bool) -> tuple[AdapterFile, ...]:
-    """Return the adapters that are part of a service: those that its replicas must have when they start.
+def files_of(service: Json, crs: Iterable[Json], *, on_host: bool) -> dict[str, AdapterFile]:
+    """Return the adapters that are part of a service, by the name of their object: those that its replicas must have
+    when they start.
 
     - In pods, those with a source, which init containers download.
     - On hosts, all, because llama-server loads adapters only at its start. `on_host` is whether the service runs there.
@@ -101,13 +102,13 @@ def files_of(service: Json, crs: Iterable[Json], *, on_host: bool) -> tuple[Adap
     own = [each for each in crs if _service_named(each) == metadata["name"]]
     ending = {each["metadata"].get("uid") for each in own if "deletionTimestamp" in each["metadata"]}
     claims = sorted(claims_of(own).values(), key=_age)
-    return tuple(
-        file
+    return {
+        adapter.resource: file
         for adapter in claims
         if adapter.uid not in ending
         and (file := file_of(adapter, on_host=on_host)) is not None
         and not why_not_part(engine, service, file, on_host=on_host)[0]
-    )
+    }
 
 
 def file_of(adapter: Adapter, *, on_host: bool) -> AdapterFile | None:
