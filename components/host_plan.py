@@ -129,12 +129,16 @@ def host_files(desired: DesiredService) -> Files:
 
     Raises SpecInvalid for weights on a claim, which a host cannot mount.
     """
+    adapters = {
+        each.token: _file(each.source, "", f"{each.name}.gguf", sha256=each.source.sha256) for each in desired.adapters
+    }
     if desired.skip_model_init:
-        return Files(file=None, files=None)
+        return Files(file=None, files=adapters or None)
     own, others = _of_model(desired.model, field="spec.modelRef")
     drafting = _of_draft(desired)
     # A draft that is also one of the model's files is listed once, as the draft.
     others = {name: plan for name, plan in others.items() if plan != drafting.get(DRAFT)} | drafting
+    others |= adapters
     return Files(file=own, files=others or None)
 
 

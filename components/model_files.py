@@ -20,6 +20,7 @@ from components.downloader import (
 )
 from components.options import RenderOptions
 from kubeapi.json_types import Json
+from program.desired.adapter import FOLDER
 from program.desired.engines import SecretKey, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
@@ -32,6 +33,7 @@ DRAFT_MOUNT = "/draft"
 NODE_MOUNT = "/host-model"
 CACHE_VOLUME = "model-cache"
 OWN_VOLUME = "model-storage"
+ADAPTERS_VOLUME = "lora-adapters"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ def model_files(desired: DesiredService, options: RenderOptions) -> ModelFiles:
         files = _fetched(desired, options)
     else:
         files = ModelFiles(path="")
-    return files if desired.draft is None else _with_draft(files, desired, desired.draft, options)
+    files = files if desired.draft is None else _with_draft(files, desired, desired.draft, options)
+    return _with_adapters(files, desired, options) if desired.adapters else files
 
 
 def claim_name(desired: DesiredService, options: RenderOptions) -> str:
@@ -151,6 +154,38 @@ def _with_draft_on_claim(files: ModelFiles, draft: DesiredModel) -> ModelFiles:
         draft_path=beside.path,
         volumes=(*files.volumes, *beside.volumes),
         mounts=(*files.mounts, *beside.mounts),
+    )
+
+
+def _with_adapters(files: ModelFiles, desired: DesiredService, options: RenderOptions) -> ModelFiles:
+    """Add the LoRA adapters, on a volume that belongs to the pod.
+
+    They are small beside the model. In the cache of the namespace, `herdsman cache prune` would take them for unused.
+    """
+    # These sources need no file of the node, so the mounts are the same for all of them.
+    own_volumes, own_mounts = source_mounts(desired.adapters[0].source, options, "")
+    mount = {"name": ADAPTERS_VOLUME, "mountPath": FOLDER}
+    containers = [
+        downloader(
+            each.source,
+            ModelLocation(each.directory, f"{each.directory}/{(each.source.files or ('adapter.gguf',))[0]}"),
+            options,
+            mounts=[mount, *own_mounts],
+            pod_security=_security(desired),
+            hub_token=_hub_token(desired),
+            name=each.container,
+        )
+        for each in desired.adapters
+    ]
+    return replace(
+        files,
+        volumes=(
+            *files.volumes,
+            {"name": ADAPTERS_VOLUME, "emptyDir": {}},
+            *(one for one in own_volumes if one not in files.volumes),
+        ),
+        mounts=(*files.mounts, {**mount, "readOnly": True}),
+        init_containers=(*files.init_containers, *containers),
     )
 
 

@@ -58,7 +58,7 @@ class ClusterCache:
         """Called with the namespace after each change of a ModelPool, and of an InferenceService with its Deployment
         and pods, in the informer's thread."""
         self.on_adapter_input: Callable[[], None] = lambda: None
-        """Called after each change of a LoRAAdapter, of an InferenceService or of a pod of one, in the informer's
+        """Called after each change of a LoRAAdapter, of a service, and of a pod or process of one, in the informer's
         thread.
         """
         self.on_namespace_gone: Callable[[str], None] = lambda _: None
@@ -90,6 +90,9 @@ class ClusterCache:
         """The services of each dialect, with the objects made for them."""
         self.llmkube = self.caches[LLMKUBE]
         self.llmkube.on_change = self._llmkube_changed
+        for name, cache in self.caches.items():
+            if name != LLMKUBE:
+                cache.on_change = functools.partial(self._other_changed, cache)
         self.host_processes = informer(
             kinds.HOST_PROCESSES, trim.host_process, self._process_changed, label_selector=naming.LABEL_SERVICE
         )
@@ -133,9 +136,6 @@ class ClusterCache:
                 informer, kinds.MODEL_ROUTERS, trim.custom_resource, lambda _old, _new: self.on_router_input()
             ),
             kinds.MODEL_POOLS: functools.partial(informer, kinds.MODEL_POOLS, trim.custom_resource, self._pool_changed),
-            kinds.LORA_ADAPTERS: functools.partial(
-                informer, kinds.LORA_ADAPTERS, trim.custom_resource, lambda _old, _new: self.on_adapter_input()
-            ),
             kinds.HOSTS: functools.partial(
                 informer, kinds.HOSTS, trim.host, self.registry.host_changed, namespaces=None
             ),
@@ -283,7 +283,9 @@ class ClusterCache:
     def _llmkube_changed(self, kind: Kind, old: Json | None, new: Json | None) -> None:
         metadata = (new or old or {})["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        if kind is kinds.INFERENCE_SERVICES:
+        if kind in (kinds.LORA_ADAPTERS, kinds.HOST_PROCESSES):
+            self.on_adapter_input()
+        elif kind is kinds.INFERENCE_SERVICES:
             self._inference_service_changed(ServiceKey(LLMKUBE, namespace, name), old, new)
             self.on_router_input()
             self.on_adapter_input()
@@ -300,6 +302,10 @@ class ClusterCache:
                 self.on_adapter_input()
         if kind in (kinds.INFERENCE_SERVICES, kinds.DEPLOYMENTS, kinds.PODS):
             self.on_pool_input(namespace)
+
+    def _other_changed(self, cache: ServiceCache, kind: Kind, _old: Json | None, _new: Json | None) -> None:
+        if kind in (cache.kind, kinds.PODS, kinds.HOST_PROCESSES):
+            self.on_adapter_input()
 
     def _inference_service_changed(self, key: ServiceKey, old: Json | None, new: Json | None) -> None:
         self.llmkube.index.service_changed(old, new)

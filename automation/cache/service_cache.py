@@ -111,7 +111,8 @@ class ServiceCache:
         self._made = frozenset({*info.creates, kinds.PODS})
         self._referred = frozenset(info.refers_to).difference(self._one_by_one)
         followed = dict.fromkeys((self.kind, *info.creates, kinds.PODS, *info.refers_to))
-        required = [kind for kind in followed if info.is_required and kind not in kinds.OPTIONAL]
+        optional_kinds = (*kinds.OPTIONAL, *info.may_lack)
+        required = [kind for kind in followed if info.is_required and kind not in optional_kinds]
         optional = [kind for kind in followed if kind not in (*required, *self._one_by_one)]
         self.apis = OptionalApis(
             client,
@@ -356,8 +357,8 @@ def _content(kind: Kind, obj: Json) -> Any:
     """Return the part of an object that services depend on."""
     if kind is kinds.MODELS:
         return obj["spec"], obj.get("status")
-    # The status of a config names the services that use it.
-    unread = "status" if kind is kinds.LLM_CONFIGS else None
+    # The status of a config names the services that use it, that of an adapter their replicas.
+    unread = "status" if kind in (kinds.LLM_CONFIGS, kinds.LORA_ADAPTERS) else None
     return {key: value for key, value in _without_version(obj).items() if key != unread}
 
 

@@ -17,6 +17,7 @@ from agent.server.cluster.host_lease import lease_name
 from automation.drift.field_drift import owned_text
 from automation.history.revision import edit_of
 from automation.hosts.parse import capacity_of
+from automation.serving.adapters.planned_replicas import adapters_of
 from automation.serving.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of
@@ -387,13 +388,15 @@ def claim(obj: Json) -> Json:
 
 
 def host_process(obj: Json) -> Json:
-    """Reduce a HostProcess to its replica, its host, and the state that the host reported."""
+    """Reduce a HostProcess to its replica, its host, its adapters, and the state that the host reported."""
     spec = obj.get("spec") or {}
     placed = {
         "host": intern(spec.get("host", "")),
         "replica": spec.get("replica") or 0,
         "memory": spec.get("memoryBytes"),
     }
+    if adapters := adapters_of(spec.get("argv") or ()):
+        placed["adapters"] = adapters
     return {"metadata": made(obj), "spec": placed, "status": obj.get("status") or {}}
 
 

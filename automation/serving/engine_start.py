@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from components import naming
 from kubeapi.json_types import Json
+from program.desired.adapter import DOWNLOADER
+from program.dialects.pods.engine import argv_of, engine_in
 
 HTTP_PORT = "http"
 """Name of the engine's port, which distinguishes its container from injected ones."""
@@ -53,6 +55,8 @@ def engine_of(pod: Json, serving: tuple[str, ...] = ()) -> Json:
         kept["of"] = _made_by(pod["metadata"])
         if tls:
             kept["tls"] = True
+        if named is not None and (runtime := engine_in([str(engine.get("image", "")), *argv_of(engine)])):
+            kept["runtime"] = runtime
     if healthy or state.get("containerID"):
         kept["run"] = state.get("containerID") or f"restart-{state.get('restartCount', 0)}"
     if healthy:
@@ -64,6 +68,9 @@ def engine_of(pod: Json, serving: tuple[str, ...] = ()) -> Json:
         kept["gate"] = True
     if state.get("restartCount"):
         kept["restarts"] = state["restartCount"]
+    downloads = (str(each.get("name", "")) for each in spec.get("initContainers") or ())
+    if downloaded := tuple(each for each in downloads if each.startswith(DOWNLOADER)):
+        kept["adapters"] = downloaded
     if not _is_replica(pod["metadata"]):
         kept["foreign"] = True
     kept["created"] = pod["metadata"].get("creationTimestamp", "")

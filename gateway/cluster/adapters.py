@@ -25,14 +25,21 @@ class DeclaredAdapter:
 
     name: str
     pods: Mapping[str, int | None] = field(default_factory=dict)
-    """The pods that have loaded it, with the number by which llama-server knows it."""
+    """The pods, and the hosts by `on_host`, that have loaded it, with the number by which llama-server knows it."""
     ends: bool = False
     """It is being deleted, and engines may still have it."""
+    runtime: str = ""
+    """The engine of the replicas; empty until the loop knows it."""
 
     @property
     def state(self) -> str:
         """A text that changes when engines load or unload it."""
         return f"{self.name} {'ends' if self.ends else ','.join(sorted(self.pods))}"
+
+
+def on_host(host: str) -> str:
+    """Return how a replica on a host is named among the pods. A host runs one replica of a service."""
+    return f"host/{host}"  # no pod has this name
 
 
 def declared_adapters(crs: Iterable[Json]) -> dict[ServiceName, tuple[DeclaredAdapter, ...]]:
@@ -41,8 +48,11 @@ def declared_adapters(crs: Iterable[Json]) -> dict[ServiceName, tuple[DeclaredAd
     found: dict[ServiceName, list[DeclaredAdapter]] = {}
     for adapter in claims_of(by_uid.values()).values():
         cr = by_uid[adapter.uid]
-        declared = DeclaredAdapter(adapter.name, _loaded(cr.get("status")), "deletionTimestamp" in cr["metadata"])
-        found.setdefault(ServiceName(adapter.namespace, adapter.service), []).append(declared)
+        status = cr.get("status")
+        declared = DeclaredAdapter(
+            adapter.name, _loaded(status), "deletionTimestamp" in cr["metadata"], runtime=_runtime(status)
+        )
+        found.setdefault(ServiceName(adapter.namespace, adapter.service, adapter.dialect), []).append(declared)
     return {service: tuple(sorted(each, key=lambda one: one.name)) for service, each in found.items()}
 
 
@@ -84,4 +94,13 @@ def _route(declared: DeclaredAdapter, pods: Mapping[Target, str], runtime: str, 
 def _loaded(status: Any) -> dict[str, int | None]:
     pods = status.get("pods") if isinstance(status, dict) else None
     entries = [each for each in pods if isinstance(each, dict)] if isinstance(pods, list) else []
-    return {str(each.get("name")): each.get("adapterID") for each in entries if each.get("loaded") is True}
+    return {_place(each): each.get("adapterID") for each in entries if each.get("loaded") is True}
+
+
+def _runtime(status: Any) -> str:
+    return str(status.get("runtime") or "") if isinstance(status, dict) else ""
+
+
+def _place(entry: Mapping[str, Any]) -> str:
+    host = entry.get("host")
+    return on_host(str(host)) if host else str(entry.get("name"))

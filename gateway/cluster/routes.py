@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from agent.contract import LABEL_HOST
 from agent.proxy.limits import DEFAULT_MAX_HELD, DEFAULT_WAKE_TIMEOUT_S
 from agent.proxy.upstream import Target
-from gateway.cluster.adapters import DeclaredAdapter, adapter_routes, model_fields
+from gateway.cluster.adapters import DeclaredAdapter, adapter_routes, model_fields, on_host
 from gateway.engines.backends import Locality, Route
 from gateway.engines.balancer import EVEN, Traits
 from gateway.engines.waiting import Holding
@@ -129,7 +129,9 @@ def _route(
     names = engine.names or declared
     pods = {target: replica.pod for target, replica in found.items() if replica.pod}
     main_name = names[0] if names else service.name
-    of_service, runtime = adapters.get(service, ()), str(cr.get(RUNTIME, ""))
+    of_service = adapters.get(service, ())
+    # The spec of an InferenceService names the engine. Of other services the loop finds it in the pods.
+    runtime = str(cr.get(RUNTIME, "")) or next((each.runtime for each in of_service if each.runtime), "")
     ending = {each.name for each in of_service if each.ends}
     own = adapter_routes(of_service, pods, runtime, main_name)
     model = Model(
@@ -218,7 +220,7 @@ class _Replica(NamedTuple):
     """The node of a pod, or the host of a process."""
     zone: str
     pod: str
-    """Empty for a process on a host, and for a proxy."""
+    """`on_host` for a process on a host; empty for a proxy."""
 
 
 def _targets(endpoint_slice: Json) -> Iterable[tuple[Target, _Replica]]:
@@ -233,7 +235,7 @@ def _targets(endpoint_slice: Json) -> Iterable[tuple[Target, _Replica]]:
         conditions = endpoint.get("conditions") or {}
         if conditions.get("ready") is not False and not conditions.get("terminating"):
             refers = endpoint.get("targetRef") or {}
-            pod = str(refers.get("name") or "") if refers.get("kind") == "Pod" else ""
+            pod = str(refers.get("name") or "") if refers.get("kind") == "Pod" else on_host(host) if host else ""
             replica = _Replica(tls, str(endpoint.get("nodeName") or host), str(endpoint.get("zone") or ""), pod)
             yield from (((str(address), int(port["port"])), replica) for address in endpoint.get("addresses") or ()[:1])
 

@@ -6,11 +6,56 @@ acts; the gateway has the names and the replicas from the same object.
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 from typing import Literal
 
 from program.desired.base import FrozenModel
 from program.desired.facts import Problem
+from program.desired.model import DesiredModel
+
+Claim = tuple[str, str, str, str]
+
+FOLDER = "/lora-adapters"
+"""The folder of the downloaded adapters in pods."""
+DOWNLOADER = "adapter-download-"
+"""How the names of the init containers begin that download adapters."""
+
+
+class AdapterFile(FrozenModel):
+    """An adapter that is part of its service: the service is rendered with its files."""
+
+    name: str
+    """The name that clients and the engine use."""
+    source: DesiredModel
+    """Where its files are. Several files form a directory, one file is a GGUF."""
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits that change with the name and with everything that names the content."""
+        source = self.source
+        said = "\n".join((self.name, source.source.address, source.sha256 or "", *source.files))
+        return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+    @property
+    def token(self) -> str:
+        """The name of the file in a host's plan, and of the token in its arguments."""
+        return f"lora-{self.name}-{self.digest}"
+
+    @property
+    def container(self) -> str:
+        """The name of the init container that downloads it."""
+        return f"{DOWNLOADER}{self.digest}"
+
+    @property
+    def directory(self) -> str:
+        """The directory of its files in a pod."""
+        return f"{FOLDER}/{self.digest}"
+
+    @property
+    def pod_path(self) -> str:
+        """The path in a pod that the engine loads."""
+        return self.directory if self.source.files else f"{self.directory}/adapter.gguf"
 
 
 class Adapter(FrozenModel):
@@ -23,15 +68,30 @@ class Adapter(FrozenModel):
     created: str
     """When the custom resource was created, as the API server writes times."""
     service: str
-    """Name of the InferenceService, in the same namespace."""
+    """Name of the service, in the same namespace."""
+    dialect: str = "llmkube"
+    """Whose kind of service it is: the first part of a `ServiceKey`."""
     name: str
     """The name that clients and the engine use."""
-    path: str
+    path: str = ""
+    """The path that the user named; empty for an adapter with a source."""
+    source: DesiredModel | None = None
+    """Where Herdsman downloads the adapter from."""
 
     @property
-    def claim(self) -> tuple[str, str, str]:
-        """What only one adapter may have: namespace, service and name."""
-        return self.namespace, self.service, self.name
+    def file(self) -> AdapterFile | None:
+        """The files of an adapter with a source."""
+        return AdapterFile(name=self.name, source=self.source) if self.source is not None else None
+
+    @property
+    def location(self) -> str:
+        """The path in a pod that the engine is asked to load."""
+        return self.file.pod_path if self.file is not None else self.path
+
+    @property
+    def claim(self) -> Claim:
+        """What only one adapter may have: namespace, dialect and name of the service, and its own name."""
+        return self.namespace, self.dialect, self.service, self.name
 
 
 class AdapterReason(StrEnum):
@@ -41,6 +101,14 @@ class AdapterReason(StrEnum):
     """All running replicas have loaded the adapter."""
     LOADING = "Loading"
     """Replicas are loading the adapter."""
+    DOWNLOADING = "Downloading"
+    """Replicas download the adapter. A replica that is replaced serves without it until then."""
+    DOWNLOAD_FAILED = "DownloadFailed"
+    """The adapter cannot be downloaded. The message has the cause. Herdsman tries again."""
+    RESTART_PENDING = "RestartPending"
+    """Replicas were started without the adapter. Herdsman replaces them with replicas that have it."""
+    REPLICA_FAILED = "ReplicaFailed"
+    """A host cannot start a process with the adapter. The message has the cause."""
     NO_REPLICA = "NoReplica"
     """No replica of the service runs: it starts, it is stopped, or it sleeps."""
     UNLOADING = "Unloading"
@@ -50,9 +118,9 @@ class AdapterReason(StrEnum):
     REPLICA_UNREACHABLE = "ReplicaUnreachable"
     """A replica does not answer. Herdsman tries again."""
     SERVICE_NOT_FOUND = "InferenceServiceNotFound"
-    """There is no such InferenceService in the adapter's namespace."""
+    """There is no such service in the adapter's namespace."""
     SERVICE_NOT_MANAGED = "InferenceServiceNotManaged"
-    """Another controller manages the InferenceService."""
+    """Another controller manages the service."""
     SPEC_INVALID = "SpecInvalid"
     NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
     """The spec names a service of another namespace."""
@@ -60,14 +128,21 @@ class AdapterReason(StrEnum):
     """An older LoRAAdapter of the service, or the service's own model, has this name."""
     RUNTIME_MISMATCH = "RuntimeMismatch"
     """The service's engine cannot serve adapters."""
+    SOURCE_MISMATCH = "SourceMismatch"
+    """The engine cannot read the files of the source. llama-server reads one GGUF file, vLLM and SGLang a directory."""
+    SOURCE_NOT_SUPPORTED = "SourceNotSupported"
+    """Herdsman downloads adapters for InferenceServices only. Other services load them from a path."""
     HOSTS_NOT_SUPPORTED = "HostsNotSupported"
-    """The service runs on hosts. Adapters are loaded into pods only."""
+    """The service runs on hosts with another engine than llama-server, or is no InferenceService."""
     RUNTIME_LOADING_DISABLED = "RuntimeLoadingDisabled"
     """The engine was started without the setting that allows adapters to be loaded while it runs."""
     NOT_IN_ARGUMENTS = "NotInArguments"
     """llama-server loads adapters only at its start, and its arguments lack this one, or `--cache-ram 0`."""
     ENGINE_KEY_NOT_READABLE = "EngineKeyNotReadable"
     """The engine requires an API key, and the loop cannot read its Secret."""
+    KEY_OVER_TLS = "EngineKeyOverTLS"
+    """The engine demands an API key over TLS. The loop does not send keys to engines whose certificate it cannot
+    verify."""
     ENGINE_KEY_REFUSED = "EngineKeyRefused"
     """The engine refuses the API key of the Secret."""
 
@@ -78,11 +153,14 @@ NEEDS_A_PERSON = frozenset(
         AdapterReason.NAMESPACE_NOT_ALLOWED,
         AdapterReason.NAME_TAKEN,
         AdapterReason.RUNTIME_MISMATCH,
+        AdapterReason.SOURCE_MISMATCH,
+        AdapterReason.SOURCE_NOT_SUPPORTED,
         AdapterReason.HOSTS_NOT_SUPPORTED,
         AdapterReason.RUNTIME_LOADING_DISABLED,
         AdapterReason.NOT_IN_ARGUMENTS,
         AdapterReason.ENGINE_KEY_NOT_READABLE,
         AdapterReason.ENGINE_KEY_REFUSED,
+        AdapterReason.KEY_OVER_TLS,
         AdapterReason.SERVICE_NOT_MANAGED,
     }
 )
@@ -93,7 +171,7 @@ class AdapterOutcome(FrozenModel):
     """What one replica said of an adapter."""
 
     state: Literal["loaded", "absent", "failed", "waiting"]
-    """waiting: another request to the replica is under way, so that it was not asked."""
+    """waiting: the replica was not asked, because another request to it is under way or because it does not serve."""
     adapter_id: int | None = None
     """Number by which llama-server knows the adapter."""
     reason: AdapterReason = AdapterReason.LOADED
@@ -106,6 +184,9 @@ class AdapterReplica(FrozenModel):
     """The adapter in one running replica."""
 
     pod: str
+    """Name of the pod, or of the HostProcess."""
+    host: str = ""
+    """The host of a process; empty for a pod."""
     outcome: AdapterOutcome | None = None
     """None until the first answer."""
 
@@ -116,4 +197,6 @@ class AdapterFacts(FrozenModel):
     replicas: tuple[AdapterReplica, ...] = ()
     problem: Problem | None = None
     """Why no replica is asked to load the adapter."""
+    runtime: str = ""
+    """The engine of the replicas; empty while it is unknown."""
     unloading: bool = False

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from kubeapi.json_types import Json
+from program.desired.adapter import AdapterFile
 from program.desired.base import FrozenModel
 from program.desired.engines import EngineSettings, SecretKey
 from program.desired.keys import Owner, ServiceKey
@@ -265,6 +266,8 @@ class DesiredService(FrozenModel):
     """No replica runs and no autoscaler exists, whatever `replicas` is, until this is False again."""
     draft: DesiredModel | None = None
     """The draft model of speculative decoding, if pods must fetch it in addition to the model."""
+    adapters: tuple[AdapterFile, ...] = ()
+    """The LoRA adapters that its replicas have when they start, in the order in which llama-server numbers them."""
     bind_address: str = ""
     """Address that the engine listens on in a pod; empty means all IPv4 and IPv6 addresses."""
     expose: Exposure | None = None

@@ -54,6 +54,8 @@ class DialectInfo:
     """The kinds that its parser and its status look up."""
     creates: tuple[Kind, ...]
     """The kinds of objects created for its services in their namespace, except HostProcesses."""
+    may_lack: tuple[Kind, ...] = ()
+    """Those of `refers_to` that the cluster may not serve, although `is_required`."""
     short_name: str = ""
     """kubectl's short name of the kind."""
     display_name: str = ""
@@ -86,7 +88,8 @@ DIALECTS: dict[str, DialectInfo] = {
             ServiceMark("inference.llmkube.dev/service", "inference.llmkube.dev/service"),
             singular="inferenceservice",
             short_name="isvc",
-            refers_to=(kinds.MODELS,),
+            refers_to=(kinds.MODELS, kinds.LORA_ADAPTERS),
+            may_lack=(kinds.LORA_ADAPTERS,),
             creates=(
                 *(*_PODS, kinds.DISRUPTION_BUDGETS, kinds.NETWORK_POLICIES, kinds.INGRESSES),
                 *(kinds.HTTP_ROUTES, kinds.SCALED_OBJECTS, kinds.POD_MONITORS, kinds.SERVICE_LEVEL_OBJECTIVES),

@@ -41,6 +41,8 @@ _FIELDS: dict[NeedKind, str] = {
     "registry": "registries",
 }
 _NUMBER = re.compile(r"-?[0-9.]+(e[-+]?[0-9]+)?([,:;+-][-0-9.]*)*", re.ASCII)
+_SCALE = re.compile(r":[0-9]{1,3}(\.[0-9]{1,6})?\Z", re.ASCII)
+"""The scale behind the path of an adapter."""
 _TOKEN_PATH = re.compile(r"\{[A-Za-z0-9_.-]+\}(/[^{}]*)?", re.ASCII)
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(:[\w.-]{1,64})?", re.ASCII)
 _IN_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*", re.ASCII)
@@ -321,6 +323,8 @@ def _is_own_path(flag: str, value: str) -> bool:
     """Return whether a path is one of the plan's files, or a file of the repository that the engine fetches."""
     if flag in ("-hff", "--hf-file"):
         return bool(_IN_REPOSITORY.fullmatch(value))
+    if flag.endswith("-scaled"):
+        value = _SCALE.sub("", value)
     return bool(_TOKEN_PATH.fullmatch(value)) and ".." not in value.split("/") and not re.search(r"[,:]", value)
 
 

@@ -6,6 +6,7 @@ Extra arguments come late and override earlier ones, because llama-server uses t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from kubeapi.json_types import Json
@@ -96,6 +97,7 @@ class LlamaCppRuntime:
                 projector=_projector(desired, model_path),
                 mode=desired.mode,
                 served_name=served_name_option(desired, self.name_flags),
+                adapters=[each.pod_path for each in desired.adapters],
             ),
         ]
 
@@ -169,6 +171,7 @@ def host_argv(
             projector=["--mmproj", projector_path] if _projector(desired, model_path) else [],
             mode=desired.mode,
             served_name=served_name_option(desired, LlamaCppRuntime.name_flags),
+            adapters=[f"{{{each.token}}}" for each in desired.adapters],
         ),
     ]
 
@@ -247,6 +250,7 @@ def _engine(
     projector: list[str] | None = None,
     mode: Mode = "chat",
     served_name: str = "",
+    adapters: Sequence[str] = (),
 ) -> list[str]:
     extra = settings.extra_args
     flags = [
@@ -277,7 +281,8 @@ def _engine(
     for override in settings.metadata_overrides:
         flags += ["--override-kv", override]
     flags += option("--alias", served_name)
-    flags += _of_mode(mode, extra)
+    flags += _of_adapters(adapters, extra)
+    flags += _of_mode(mode, (*extra, *flags))
     flags += extra
     return flags if mentions(extra, "--metrics") else [*flags, "--metrics"]
 
@@ -302,6 +307,17 @@ def _speculative(speculative: SpeculativeDecoding | None, draft: list[str]) -> l
         *positive("--spec-draft-n-max", speculative.n_draft_max),
         *option("--spec-draft-p-min", None if p_min is None else f"{p_min:g}"),
     ]
+
+
+def _of_adapters(paths: Sequence[str], extra: tuple[str, ...]) -> list[str]:
+    """Return the flags that load adapters, each with scale 0, so that only requests that name one get it.
+
+    With `--lora-init-without-apply` build 11434 still applies an adapter to requests that name none. Its cache of
+    prompts in the host's memory ignores adapters, so it is turned off.
+    """
+    flags = [word for path in paths for word in ("--lora-scaled", f"{path}:0")]
+    cached = mentions(extra, *_NO_CACHE[0])
+    return flags if cached or not flags else [*flags, _NO_CACHE[0][0], *_NO_CACHE[1]]
 
 
 def _of_mode(mode: Mode, extra: tuple[str, ...]) -> list[str]:

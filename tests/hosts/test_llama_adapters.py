@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import gguf
-import numpy
 import pytest
 
 from automation.serving.adapters.engine_requests import load
@@ -18,31 +19,18 @@ from gateway.cluster.adapters import DeclaredAdapter, adapter_routes, model_fiel
 from gateway.engines.backends import Route
 from gateway.names import Model, ServiceName
 from gateway.server import GatewayServer
-from program.desired.adapter import AdapterReason
+from program.desired.adapter import FOLDER, AdapterReason
+from program.dialects.llmkube.parse.adapter import files_of
 from tests.hosts.test_llama_server_arguments import ask, running
+from tests.support.adapter_files import write_adapter
+from tests.support.builders import service
 from tests.support.gateways import Front
+from tests.support.loop import http_folder
 from tests.support.pod_proxy import PodProxy, Say
-from tools.tiny_model import Shape
+from tests.unit.components.views import container as engine_container
+from tests.unit.components.views import init, plain_env
 
 START = EngineStart("ns", "p", "u1", "c1", 8080, "llama-server")
-RANK = 4
-
-
-def write_adapter(path: Path, *, seed: int) -> Path:
-    """Write an adapter of the tiny model, whose random weights change every answer."""
-    writer, random, shape = gguf.GGUFWriter(str(path), "llama"), numpy.random.default_rng(seed), Shape()
-    writer.add_type("adapter")
-    writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", 4.0 * RANK)
-    for layer in range(shape.layers):
-        tensor = f"blk.{layer}.attn_output.weight"
-        writer.add_tensor(f"{tensor}.lora_a", random.standard_normal((RANK, shape.width)).astype(numpy.float32))
-        writer.add_tensor(f"{tensor}.lora_b", random.standard_normal((shape.width, RANK)).astype(numpy.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def test_only_requests_that_name_an_adapter_get_it(llama_server: Path, tiny_model: Path, tmp_path: Path) -> None:
@@ -114,3 +102,45 @@ def test_a_scale_of_zero_is_not_written_again(
         for _ in range(2):
             assert load("llamacpp", "sql", path, send).state == "loaded"
     assert asked == ["GET", "POST", "GET"]
+
+
+def test_a_pod_downloads_an_adapter_and_its_engine_starts_with_it(
+    llama_server: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "served").mkdir()
+    written = write_adapter(tmp_path / "served" / "sql.gguf", seed=1)
+    with http_folder(written.parent) as folder:
+        spec = {"inferenceServiceRef": {"name": "svc"}, "name": "sql", "source": f"{folder}/sql.gguf"}
+        spec["sha256"] = hashlib.sha256(written.read_bytes()).hexdigest()
+        cr = {"metadata": {"name": "sql", "namespace": "ns", "uid": "u"}, "spec": spec}
+        [file] = files_of({"metadata": {"name": "svc"}, "spec": {}}, [cr], on_host=False).values()
+        desired = service(adapters=(file,))
+        container = init(desired)[file.container]
+
+        def here(path: str) -> str:
+            return path.replace(FOLDER, str(tmp_path / "volume"))
+
+        variables = {name: here(value) for name, value in plain_env(container).items()}
+        told = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), **variables}
+        subprocess.run(container["command"], env=told, check=True, timeout=60, capture_output=True)
+    arguments = [here(word) for word in engine_container(desired)["args"]]
+    for flag, value in (("--model", str(tiny_model)), ("--port", "{port}"), ("--host", "127.0.0.1")):
+        arguments[arguments.index(flag) + 1] = value
+    with running(llama_server, [*arguments, "-c", "512"]) as url, PodProxy() as proxy:
+        asked: list[str] = []
+
+        def engine(method: str, path: str, body: Any) -> Say:
+            asked.append(method)
+            status, text = ask(f"{url}{path}", body)
+            return Say(status, text.encode())
+
+        proxy.engines["p"] = engine
+        send = ReplicaRequests(proxy.client).asking(START, None)
+        found = load("llamacpp", "sql", here(file.pod_path), send)
+        assert (found.state, found.adapter_id, asked) == ("loaded", 0, ["GET"]), "its scale is 0 from the start"
+        texts = []
+        for lora in ([], [{"id": 0, "scale": 1.0}]):
+            prompt = {"prompt": "Once upon", "max_tokens": 12, "temperature": 0, "seed": 1}
+            _, answer = ask(f"{url}/v1/completions", {**prompt, **({"lora": lora} if lora else {})})
+            texts.append(json.loads(answer)["choices"][0]["text"])
+        assert texts[0] != texts[1]

@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -98,8 +99,8 @@ class Estimator:
             parts.append(self._model(Path(draft), sets.get("draft", 0), serving))
         if projector:
             parts.append(projector_memory(_known_size(Path(projector))))
-        for adapter in _ADAPTERS:
-            if path := word_of(argv, adapter):
+        for path in (*(word_of(argv, each) for each in _ADAPTERS), *_scaled(argv)):
+            if path:
                 parts.append(MemoryFacts(weights_bytes=_size(Path(path)), cache_bytes=0, compute_bytes=0))
         return together(parts)
 
@@ -108,6 +109,11 @@ class Estimator:
         # The header of the first of several files does not describe the tensors of the others.
         weights = size + rest_bytes if rest_bytes else facts.weights_bytes or size
         return model_memory(facts, serving, weights_bytes=weights)
+
+
+def _scaled(argv: list[str]) -> list[str]:
+    """Return the paths of adapters with scales: `--lora-scaled FILE:SCALE`, as often as it is there."""
+    return [value.rpartition(":")[0] for flag, value in pairwise(argv) if flag == "--lora-scaled"]
 
 
 class Headers:

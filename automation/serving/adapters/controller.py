@@ -23,7 +23,7 @@ import structlog
 
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
-from automation.serving.adapters import engine_requests
+from automation.serving.adapters import engine_requests, planned_replicas
 from automation.serving.adapters.deciding import (
     FINALIZER,
     PEER_FINALIZER,
@@ -31,10 +31,10 @@ from automation.serving.adapters.deciding import (
     following,
     hindrance,
     removal,
-    running,
 )
 from automation.serving.adapters.engine_requests import KEPT_UNTIL_RESTART, RequestFailed
 from automation.serving.adapters.replica_requests import ReplicaRequests
+from automation.serving.adapters.targets import Targets
 from automation.serving.background import BackgroundProbes
 from automation.serving.engine_start import EngineStart
 from automation.status.event_recorder import EventRecorder
@@ -45,13 +45,12 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError, NotFound
 from kubeapi.json_types import Json
-from program.desired.adapter import Adapter, AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica
+from program.desired.adapter import Adapter, AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica, Claim
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
 from program.dialects.engine_keys import keys_of
-from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of, runtime_of
+from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of
 from program.dialects.llmkube.status.adapter import adapter_status
-from program.dialects.registry import LLMKUBE
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +66,7 @@ KEPT_S = 3600.0
 """How long a deletion is remembered."""
 THREADS = 8
 
-Claims = Mapping[tuple[str, str, str], Adapter]
+Claims = Mapping[Claim, Adapter]
 
 
 class _Request(NamedTuple):
@@ -95,6 +94,7 @@ class LoraAdapters:
         """`shard` is the part that this loop leads."""
         self._client = client
         self._cluster = cluster
+        self._targets = Targets(cluster)
         self._recorder = recorder
         self._shard = shard
         self._clock = clock
@@ -144,8 +144,7 @@ class LoraAdapters:
 
     def reconcile_all(self) -> float | None:
         """Make one pass. Return the seconds until the next one is due; None while there is no adapter."""
-        informer = self._cluster.optional.informer(kinds.LORA_ADAPTERS)
-        crs = [cr for cr in informer.list() if self._holds(cr)] if informer is not None else []
+        crs = [cr for cr in self._cluster.llmkube.listed(kinds.LORA_ADAPTERS) if self._holds(cr)]
         self._forget({cr["metadata"]["uid"]: (cr["metadata"]["namespace"], cr["metadata"]["name"]) for cr in crs})
         claims = claims_of(crs)
         due_s = [self._guarded(cr, claims) for cr in crs]
@@ -183,18 +182,22 @@ class LoraAdapters:
         except SpecInvalid as error:
             problem = Problem(reason=error.reason, message=str(error), terminal=True)
             return self._report(cached, AdapterFacts(problem=problem), path="")
-        service = self._service(adapter)
-        starts = self._starts(adapter)
+        service = self._targets.service(adapter)
+        on_hosts = self._targets.is_on_hosts(adapter, service)
+        engine = self._targets.engine(adapter, service)
+        planned = self._targets.planned(adapter, on_hosts=on_hosts)
+        starts = () if on_hosts else tuple(each for each in self._targets.starts(adapter) if each.pod not in planned)
         hindered = hindrance(
             adapter,
             first=claims.get(adapter.claim),
             service=service,
-            managed=service is not None and self._cluster.is_ours(service),
-            on_hosts=self._is_on_hosts(adapter),
-            replicas=len(starts),
+            engine=engine,
+            managed=service is not None and self._targets.manages(adapter, service),
+            on_hosts=on_hosts,
+            replicas=len(starts) + len(planned),
         )
         if hindered is not None or service is None:
-            return self._report(cached, AdapterFacts(problem=hindered), path=adapter.path)
+            return self._report(cached, AdapterFacts(problem=hindered), path=adapter.location)
         finalizers = metadata.get("finalizers") or []
         if FINALIZER not in finalizers:
             # Before the first request, so that no deletion leaves an adapter in a replica.
@@ -202,9 +205,12 @@ class LoraAdapters:
             return RETRY_S
         self._drop_other_paths(adapter, starts)
         outcomes = self._ask(adapter, service, starts, "loaded")
-        due_s = min(self._answers.due_in_s(_Request(adapter.uid, each, "loaded", adapter.path)) for each in starts)
-        replicas = tuple(AdapterReplica(pod=pod, outcome=said) for pod, said in outcomes.items())
-        return min(due_s, self._report(cached, AdapterFacts(replicas=replicas), path=adapter.path))
+        due_s = [self._answers.due_in_s(_Request(adapter.uid, each, "loaded", adapter.location)) for each in starts]
+        replicas = (*planned.values(), *(AdapterReplica(pod=pod, outcome=said) for pod, said in outcomes.items()))
+        path = adapter.path or adapter.location
+        if on_hosts and adapter.source is not None:
+            path = adapter.source.source.address
+        return min([self._report(cached, AdapterFacts(replicas=replicas, runtime=engine), path=path), *due_s])
 
     def _leave(self, cached: Json) -> None:
         """Leave an adapter to another controller, with what the replicas have loaded."""
@@ -251,9 +257,12 @@ class LoraAdapters:
             adapter = adapter_of(cached, to_remove=True)
         # An adapter that lost its name to an older one must not unload that one.
         counts = adapter is not None and claims.get(adapter.claim, adapter).uid == adapter.uid
-        service = self._service(adapter) if adapter is not None and counts else None
-        if adapter is not None and service is not None and ours and runtime_of(service) in ENGINES:
-            outcomes = self._ask(adapter, service, self._starts(adapter), "absent")
+        service = self._targets.service(adapter) if adapter is not None and counts else None
+        processes = self._targets.processes(adapter) if adapter is not None else []
+        if adapter is not None and service is not None and processes:
+            outcomes = planned_replicas.without(processes, adapter.name) if ours else {}
+        elif adapter is not None and service is not None and ours and self._targets.engine(adapter, service) in ENGINES:
+            outcomes = self._ask(adapter, service, self._targets.starts(adapter), "absent")
         end = removal(adapter, outcomes, asked=ours, waited_s=waited_s)
         if not end.done:
             replicas = tuple(
@@ -282,21 +291,11 @@ class LoraAdapters:
 
     # --- replicas -------------------------------------------------------------------------------------------------
 
-    def _service(self, adapter: Adapter) -> Json | None:
-        return self._cluster.llmkube.get(kinds.INFERENCE_SERVICES, adapter.namespace, adapter.service)
-
-    def _starts(self, adapter: Adapter) -> tuple[EngineStart, ...]:
-        return running(self._cluster.llmkube.index.pods(adapter.namespace, adapter.service))
-
-    def _is_on_hosts(self, adapter: Adapter) -> bool:
-        objects = self._cluster.llmkube.index.objects(adapter.namespace, adapter.service)
-        return any(kind == kinds.HOST_PROCESSES.kind for kind, _ in objects)
-
     def _ask(
         self, adapter: Adapter, service: Json, starts: Iterable[EngineStart], wanted: Literal["loaded", "absent"]
     ) -> dict[str, AdapterOutcome | None]:
         """Return what each replica said last, by pod, and have those asked that are due."""
-        engine, secrets = runtime_of(service), keys_of(LLMKUBE, service)
+        engine, secrets = self._targets.engine(adapter, service), keys_of(adapter.dialect, service)
 
         def ask(start: EngineStart, before: AdapterOutcome | None) -> AdapterOutcome:
             if wanted == "absent" and engine in KEPT_UNTIL_RESTART:
@@ -310,7 +309,7 @@ class LoraAdapters:
                     return AdapterOutcome(state="absent", reason=AdapterReason.UNLOADING)
                 send = self._requests.asking(start, secrets)
                 if wanted == "loaded":
-                    return following(before, engine_requests.load(engine, adapter.name, adapter.path, send))
+                    return following(before, engine_requests.load(engine, adapter.name, adapter.location, send))
                 return following(before, engine_requests.unload(engine, adapter.name, send))
             except RequestFailed as error:
                 return following(before, error.outcome)
@@ -319,7 +318,7 @@ class LoraAdapters:
 
         return {
             start.pod: self._answers.latest(
-                _Request(adapter.uid, start, wanted, adapter.path),
+                _Request(adapter.uid, start, wanted, adapter.location),
                 functools.partial(ask, start),
                 who="",
                 changed=self._changed.set,
@@ -338,11 +337,11 @@ class LoraAdapters:
 
     def _drop_other_paths(self, adapter: Adapter, starts: Iterable[EngineStart]) -> None:
         """Drop the answers for an earlier path, so that a path that comes back is loaded again."""
-        before = self._paths.get(adapter.uid)
-        self._paths[adapter.uid] = adapter.path
-        if before is not None and before != adapter.path:
+        before, location = self._paths.get(adapter.uid), adapter.location
+        self._paths[adapter.uid] = location
+        if before is not None and before != location:
             for start in starts:
-                for path in (before, adapter.path):
+                for path in (before, location):
                     self._answers.drop_answer(_Request(adapter.uid, start, "loaded", path))
 
     def _forget(self, there: dict[str, tuple[str, str]]) -> None:

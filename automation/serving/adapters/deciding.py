@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from automation.serving.engine_start import EngineStart, is_foreign, is_healthy, start_of
 from automation.workqueue.backoff import backoff_s
 from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterOutcome, AdapterReason
 from program.desired.facts import Problem
-from program.dialects.llmkube.parse.adapter import ENGINES, keeps_prompts_of_adapters, runtime_of
+from program.dialects.llmkube.parse.adapter import (
+    ENGINES,
+    file_of,
+    keeps_prompts_of_adapters,
+    why_not_part,
+)
+from program.dialects.registry import LLMKUBE, kind_text
 
 FINALIZER = "herdsman.dev/lora-adapter"
 PEER_FINALIZER = "loraadapter.inference.llmkube.dev/finalizer"
@@ -30,6 +36,10 @@ UNLOAD_WITHIN_S = 60.0
 """How long a deletion waits for replicas that do not unload the adapter."""
 _FOR_THE_NEXT_START = frozenset({AdapterReason.RUNTIME_LOADING_DISABLED, AdapterReason.NOT_IN_ARGUMENTS})
 _SHOWN = 3
+LABEL_COMPONENT = "app.kubernetes.io/component"
+_SETS = ("ReplicaSet", "StatefulSet")
+_SCHEDULER = "scheduler"
+"""A part of the component of KServe's pods that choose replicas."""
 
 
 def running(pods: Iterable[Json]) -> tuple[EngineStart, ...]:
@@ -38,19 +48,39 @@ def running(pods: Iterable[Json]) -> tuple[EngineStart, ...]:
     return tuple(sorted(start for start in starts if start is not None))
 
 
+def engine_pods(pods: Iterable[Json]) -> list[Json]:
+    """Return the pods of a service of KServe or llmaz whose engine answers requests.
+
+    Schedulers are left out, and pods of Jobs, and the workers of a group: the StatefulSet of a worker has the name of
+    the group's leader.
+    """
+    found = [pod for pod in pods if (pod.get("engine") or {}).get("runtime")]
+    names = {pod["metadata"]["name"] for pod in found}
+    return [
+        pod
+        for pod in found
+        if pod["engine"]["of"][0] in _SETS
+        and pod["engine"]["of"][1] not in names
+        and _SCHEDULER not in pod["metadata"]["labels"].get(LABEL_COMPONENT, "")
+    ]
+
+
 def hindrance(
     adapter: Adapter,
     *,
     first: Adapter | None,
     service: Json | None,
+    engine: str,
     managed: bool,
     on_hosts: bool,
     replicas: int,
 ) -> Problem | None:
     """Return why no replica is asked to load an adapter; None if all running replicas are.
 
-    `first` is the adapter that counts for this service and name. `managed`: this loop manages the service.
+    `first` is the adapter that counts for this service and name. `engine` is empty while it is unknown. `managed`: this
+    loop manages the service.
     """
+    what = f"{kind_text(adapter.dialect)} `{adapter.service}`"
     if first is not None and first.uid != adapter.uid:
         return _problem(
             AdapterReason.NAME_TAKEN,
@@ -58,34 +88,62 @@ def hindrance(
             "one of them, or give this one another name",
         )
     if service is None or "deletionTimestamp" in service["metadata"]:
-        return Problem(
-            reason=AdapterReason.SERVICE_NOT_FOUND, message=f"there is no InferenceService `{adapter.service}`"
-        )
+        return Problem(reason=AdapterReason.SERVICE_NOT_FOUND, message=f"there is no {what}")
     if not managed:
         return _problem(
             AdapterReason.SERVICE_NOT_MANAGED,
-            f"this loop does not manage InferenceService `{adapter.service}`; `herdsman adopt` takes it over",
+            f"this loop does not manage {what}; `herdsman adopt` takes it over",
         )
-    engine = runtime_of(service)
+    if adapter.dialect != LLMKUBE:
+        return _of_another_dialect(adapter, service, what, engine=engine, on_hosts=on_hosts, replicas=replicas)
+    file = file_of(adapter, on_host=on_hosts)
     if engine not in ENGINES:
         return _problem(
             AdapterReason.RUNTIME_MISMATCH,
             f"runtime {engine} serves no adapters; runtimes vllm, sglang and llamacpp do",
         )
-    if engine == "llamacpp" and keeps_prompts_of_adapters(service):
+    if file is not None:
+        reason, message = why_not_part(engine, service, file, on_host=on_hosts)
+        if reason is not None:
+            return _problem(reason, f"InferenceService `{adapter.service}`: {message}")
+    elif engine == "llamacpp" and keeps_prompts_of_adapters(service):
         return _problem(
             AdapterReason.NOT_IN_ARGUMENTS,
             "llama-server would answer with cached prompts of other adapters; add --cache-ram 0 to spec.extraArgs of "
             f"InferenceService `{adapter.service}`",
         )
-    if on_hosts:
-        return _problem(
-            AdapterReason.HOSTS_NOT_SUPPORTED,
-            f"InferenceService `{adapter.service}` runs on hosts, and adapters are loaded into pods only",
-        )
     if not replicas:
-        return Problem(reason=AdapterReason.NO_REPLICA, message=_no_replica(adapter.service, service))
+        return Problem(reason=AdapterReason.NO_REPLICA, message=_no_replica(what, service))
     return None
+
+
+def _of_another_dialect(
+    adapter: Adapter, service: Json, what: str, *, engine: str, on_hosts: bool, replicas: int
+) -> Problem | None:
+    """Return why no replica of a service of KServe or llmaz is asked."""
+    if adapter.name in _own_adapters(service):
+        why = f"{what} has an adapter `{adapter.name}` in spec.model.lora; give this one another name"
+        return _problem(AdapterReason.NAME_TAKEN, why)
+    if adapter.source is not None:
+        why = f"{what} gets no downloaded adapters; mount the files in its pods and set spec.path"
+        return _problem(AdapterReason.SOURCE_NOT_SUPPORTED, why)
+    if on_hosts:
+        why = f"{what} runs on hosts, where only InferenceServices get adapters"
+        return _problem(AdapterReason.HOSTS_NOT_SUPPORTED, why)
+    if not replicas:
+        return Problem(reason=AdapterReason.NO_REPLICA, message=_no_replica(what, service))
+    if engine not in ENGINES:
+        why = f"the pods of {what} run no engine that serves adapters; vLLM, SGLang and llama.cpp do"
+        return _problem(AdapterReason.RUNTIME_MISMATCH, why)
+    return None
+
+
+def _own_adapters(service: Json) -> set[str]:
+    """Return the names of the adapters in the spec of an LLMInferenceService."""
+    at: Any = service.get("spec")
+    for name in ("model", "lora", "adapters"):
+        at = at.get(name) if isinstance(at, dict) else None
+    return {str(each.get("name")) for each in at if isinstance(each, dict)} if isinstance(at, list) else set()
 
 
 def again_s(outcome: AdapterOutcome, *, jitter: float) -> float:
@@ -158,8 +216,8 @@ def _problem(reason: AdapterReason, message: str) -> Problem:
     return Problem(reason=reason, message=message, terminal=True)
 
 
-def _no_replica(name: str, service: Json) -> str:
+def _no_replica(what: str, service: Json) -> str:
     conditions = (service.get("status") or {}).get("conditions") or ()
     ready: Json = next((each for each in conditions if each.get("type") == "Ready"), {})
     why = f"{ready.get('reason')}: {ready.get('message')}" if ready.get("status") == "False" else "it starts"
-    return f"no replica of InferenceService `{name}` runs ({why}); each loads the adapter when it runs"
+    return f"no replica of {what} runs ({why}); each loads the adapter when it runs"

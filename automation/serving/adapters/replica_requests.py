@@ -43,6 +43,9 @@ class ReplicaRequests:
         """
         if not secrets:
             return _Proxied(self._client, start)
+        if start.tls:
+            why = "the engine demands an API key over TLS, and the loop cannot verify its certificate"
+            raise RequestFailed(AdapterReason.KEY_OVER_TLS, f"{why}; load the adapter by the engine's arguments")
         present, *earlier = secrets
         key = self._key(start.namespace, *present)
         others = [functools.partial(self._key, start.namespace, *each) for each in earlier]

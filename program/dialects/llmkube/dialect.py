@@ -12,6 +12,7 @@ from program.desired.facts import ServiceFacts
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
 from program.dialects.dialect import Dialect, Lookup, Parsed
+from program.dialects.llmkube.parse.adapter import ENGINES, files_of, runtime_of
 from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.parse.service import draft_reference, parse_service, unsupported_fields
 from program.dialects.llmkube.status.model import failure_of, known_status
@@ -37,7 +38,7 @@ class LlmkubeDialect:
         model_cr = _model(cr, look)
         if model_cr is None or (look.reads_model_status and not model_is_ready(model_cr)):
             raise ModelNotReady(model=_model_name(cr), found=model_cr is not None)
-        desired = parse_service(cr, model_of(model_cr), draft=_draft(cr, look))
+        desired = _with_adapters(parse_service(cr, model_of(model_cr), draft=_draft(cr, look)), cr, look)
         return Parsed(desired, unsupported_fields(cr, desired), _node_paths(desired))
 
     def status(
@@ -95,6 +96,18 @@ def _draft(cr: Json, look: Lookup) -> DesiredModel | None:
         why = f"draft Model `{name}` is not Ready yet"
         raise NotYet(reason=Reason.MODEL_NOT_READY, why=why, retry_after_s=DRAFT_RECHECK_S)
     return model_of(found)
+
+
+def _with_adapters(desired: DesiredService, cr: Json, look: Lookup) -> DesiredService:
+    """Add the LoRAAdapters that are part of the service."""
+    if runtime_of(cr) not in ENGINES:
+        return desired
+    namespace = _namespace(cr)
+    crs = look.listed(kinds.LORA_ADAPTERS, namespace)
+    found = files_of(cr, crs, on_host=desired.host_placement is not None) if crs else {}
+    for resource in found:
+        look(kinds.LORA_ADAPTERS, namespace, resource)  # so that it counts as an object that the service refers to
+    return desired.model_copy(update={"adapters": tuple(found.values())}) if found else desired
 
 
 def _node_paths(service: DesiredService) -> tuple[tuple[str, str], ...]:

@@ -14,6 +14,9 @@ from automation.serving.adapters.controller import LoraAdapters
 from automation.serving.adapters.deciding import FINALIZER, PEER_FINALIZER, UNLOAD_WITHIN_S, VERIFY_S
 from kubeapi import kinds
 from kubeapi.json_types import Json
+from kubeapi.kinds import Kind
+from program.dialects.llmkube.parse.adapter import adapter_of
+from program.dialects.registry import DIALECTS
 from tests.support.adapter_engines import AdapterEngine
 from tests.support.pod_proxy import PodProxy, Say, api_status
 from tests.support.pods import remembered
@@ -32,13 +35,16 @@ class World:
         self.adapters: dict[str, Json] = {}
         self.events: list[tuple[str, str]] = []
         proxy.other = self._api
+        cache = SimpleNamespace(
+            listed=lambda _: list(self.adapters.values()),
+            get=lambda kind, *_: self.service if kind is self.kind else None,
+            index=SimpleNamespace(pods=lambda *_: list(self.pods.values()), objects=lambda *_: self.objects),
+        )
+        self.kind = kinds.INFERENCE_SERVICES
         self.cluster: Any = SimpleNamespace(
-            optional=SimpleNamespace(informer=lambda _: SimpleNamespace(list=lambda: list(self.adapters.values()))),
-            llmkube=SimpleNamespace(
-                get=lambda *_: self.service,
-                index=SimpleNamespace(pods=lambda *_: list(self.pods.values()), objects=lambda *_: self.objects),
-            ),
-            is_ours=lambda *_, **__: self.managed,
+            llmkube=cache,
+            caches=dict.fromkeys(DIALECTS, cache),
+            is_ours=lambda _cr, held=False: self.managed and not held,
         )
         self.controller = self.another_loop()
 
@@ -305,9 +311,126 @@ def test_an_invalid_adapter_is_told_so_and_gets_no_finalizer(world: World, spec:
     assert engine.asked == []
 
 
-def test_services_on_hosts_and_of_other_controllers_are_not_asked(world: World) -> None:
+def host_process(adapters: tuple[str, ...], *, observed: int = 1, **status: Any) -> Json:
+    """A HostProcess as the loop caches it."""
+    spec = {"host": "mac", "replica": 0, "adapters": adapters}
+    said = {"host": "mac", "observedGeneration": observed, **status}
+    return {"metadata": {"name": "svc", "generation": 1}, "spec": spec, "status": said}
+
+
+def test_a_service_on_a_host_has_its_adapters_by_its_plan(world: World) -> None:
     engine = world.engine("a", AdapterEngine())
-    world.objects = {("HostProcess", "svc-0"): {}}
+    world.service = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {}}
+    world.adapter(path=None, source="https://example.com/sql.gguf")
+    file = adapter_of(world.adapters["sql"]).file
+    assert file is not None
+    at = ("HostProcess", "svc")
+    world.objects[at] = host_process(())
+    world.until(lambda: world.phase() == "Loading" and world.reason() == "RestartPending")
+    world.objects[at] = host_process((file.token,), observed=0, ready=True)
+    world.settle()
+    assert world.reason() == "RestartPending", "the process of the earlier plan is ready"
+    world.objects[at] = host_process((file.token,), phase="Downloading", downloadedBytes=5, totalBytes=9)
+    world.until(lambda: world.reason() == "Downloading")
+    assert "5 of 9 bytes" in str(world.status()["conditions"])
+    world.objects[at] = host_process((file.token,), phase="BackingOff", reason="ChecksumMismatch", message="other")
+    world.until(lambda: world.reason() == "DownloadFailed" and world.phase() == "Failed")
+    world.objects[at] = host_process(("other", file.token), phase="Ready", ready=True)
+    world.until(lambda: world.phase() == "Loaded")
+    assert world.status()["pods"] == [{"name": "svc", "host": "mac", "loaded": True, "adapterID": 1}]
+    assert engine.asked == []
+
+    world.delete()
+    world.until(lambda: world.phase() == "Unloading")
+    world.settle()
+    assert world.adapters, "the process still has it"
+    world.objects[at] = host_process(("other",), phase="Ready", ready=True)
+    world.until(lambda: not world.adapters)
+
+
+def test_other_engines_on_hosts_get_no_adapters(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.objects = {("HostProcess", "svc"): host_process(())}
     world.adapter()
     world.until(lambda: world.phase() == "Failed")
     assert (world.reason(), engine.asked) == ("HostsNotSupported", [])
+
+
+def test_pods_that_download_an_adapter_are_asked_when_they_serve(world: World) -> None:
+    old = world.engine("old", AdapterEngine())
+    world.adapter(path=None, source="hf://org/sql")
+    file = adapter_of(world.adapters["sql"]).file
+    assert file is not None
+    world.until(lambda: world.phase() == "Loading" and world.reason() == "RestartPending")
+    new = world.engine("new", AdapterEngine(files=(file.pod_path,)))
+    pod = world.pods["new"]
+    pod["engine"] |= {"adapters": (file.container,), "healthy": False}
+    pod["init_running"] = file.container
+    world.until(
+        lambda: {each["name"]: each.get("message", "") for each in world.status()["pods"]}.keys() == {"new", "old"}
+    )
+    assert "downloads" in str(world.status()["pods"])
+    pod["init_running"], pod["problems"] = "", ({"container": file.container, "reason": "Error", "message": "404"},)
+    world.until(lambda: world.reason() == "DownloadFailed")
+    assert "Error: 404" in str(world.status()["pods"])
+    pod["problems"], pod["engine"]["healthy"] = (), True
+    del world.pods["old"]
+    world.until(lambda: world.phase() == "Loaded")
+    assert (old.asked, new.adapters) == ([], {"sql": file.pod_path})
+
+
+def test_an_engine_that_cannot_read_the_source_is_told_so(world: World) -> None:
+    world.engine("a", AdapterEngine())
+    world.adapter(path=None, source="https://example.com/sql.gguf")
+    world.until(lambda: world.phase() == "Failed")
+    assert world.reason() == "SourceMismatch"
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource"),
+    [
+        (kinds.LLM_SERVICES, "LLMInferenceService"),
+        (kinds.PLAYGROUNDS, "Playground"),
+        (kinds.LLMAZ_SERVICES, "Service"),
+    ],
+)
+def test_services_of_other_dialects_load_adapters_by_their_path(world: World, kind: Kind, resource: str) -> None:
+    world.kind, world.service = kind, {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {}}
+    reference = {"kind": resource, "name": "svc"}
+    world.adapter(inferenceServiceRef=reference)
+    world.adapter("absent", name="absent", inferenceServiceRef={"name": "svc"})
+    world.until(lambda: world.phase() == "Pending" and world.reason() == "NoReplica")
+    engines = {pod: world.engine(pod, AdapterEngine("sglang")) for pod in ("lead", "lead-1", "scheduler", "other")}
+    for pod, of in (("lead", "set"), ("lead-1", "lead"), ("scheduler", "x"), ("other", "set")):
+        world.pods[pod]["engine"] |= {"runtime": "sglang", "of": ("StatefulSet", of)}
+    del world.pods["other"]["engine"]["runtime"]
+    labels = {"app.kubernetes.io/component": "llminferenceservice-router-scheduler"}
+    world.pods["scheduler"]["metadata"]["labels"] = labels
+    world.until(lambda: world.phase() == "Loaded")
+    assert {pod: each.adapters for pod, each in engines.items() if each.asked} == {"lead": {"sql": "/a/sql"}}
+    assert (world.status()["runtime"], world.reason("absent")) == ("sglang", "InferenceServiceNotFound")
+    world.delete()
+    world.until(lambda: "sql" not in world.adapters)
+    assert engines["lead"].adapters == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "spec", "reason"),
+    [
+        ({}, {"path": None, "source": "hf://org/sql"}, "SourceNotSupported"),
+        ({"annotations": {"herdsman.dev/host": "mac"}}, {}, "HostsNotSupported"),
+        ({"finalizers": ["serving.kserve.io/llmisvc-finalizer"]}, {}, "InferenceServiceNotManaged"),
+        ({}, {"name": "own"}, "NameTaken"),
+    ],
+)
+def test_what_other_dialects_do_not_do_is_told(world: World, change: Json, spec: Json, reason: str) -> None:
+    world.kind = kinds.LLM_SERVICES
+    world.service = {
+        "metadata": {"name": "svc", "namespace": "ns", **change},
+        "spec": {"model": {"lora": {"adapters": [{"name": "own"}]}}},
+    }
+    engine = world.engine("a", AdapterEngine())
+    world.pods["a"]["engine"] |= {"runtime": "vllm", "of": ("ReplicaSet", "svc")}
+    world.adapter(inferenceServiceRef={"kind": "LLMInferenceService", "name": "svc"}, **spec)
+    world.until(lambda: world.phase() == "Failed")
+    assert (world.reason(), engine.asked) == (reason, [])

@@ -20,6 +20,7 @@ from automation.serving.adapters.deciding import (
 )
 from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterOutcome, AdapterReason
+from program.dialects.llmkube.parse.adapter import runtime_of
 from tests.support.pods import remembered
 
 SQL = Adapter(namespace="prod", resource="sql", uid="1", created="t1", service="chat", name="sql", path="/a/sql")
@@ -56,6 +57,8 @@ def service(runtime: str | None = "vllm", *, args: list[str] | None = None, **re
         ({"managed": False}, "InferenceServiceNotManaged", "herdsman adopt"),
         ({"service": service("tgi")}, "RuntimeMismatch", "runtime tgi"),
         ({"on_hosts": True}, "HostsNotSupported", "hosts"),
+        ({"on_hosts": True, "service": service(None)}, None, ""),
+        ({"on_hosts": True, "service": service(None, args=["-cram", "1"])}, "NotInArguments", "--cache-ram 0"),
         ({"replicas": 0}, "NoReplica", "it starts"),
         (
             {"replicas": 0, "service": service(reason="Asleep", message="idle")},
@@ -66,6 +69,7 @@ def service(runtime: str | None = "vllm", *, args: list[str] | None = None, **re
 )
 def test_what_keeps_an_adapter_from_its_replicas(given: dict[str, Any], reason: str | None, words: str) -> None:
     facts = {"first": SQL, "service": service(), "managed": True, "on_hosts": False, "replicas": 1, **given}
+    facts["engine"] = runtime_of(facts["service"]) if facts["service"] is not None else ""
     problem = hindrance(SQL, **facts)
     assert (problem.reason if problem else None) == reason
     assert words in (problem.message if problem else "")

@@ -10,6 +10,7 @@ import pytest
 
 from automation.cache.trim import workload_pod
 from automation.reconcile.act_on_pods import PodActor
+from automation.serving.adapters.deciding import engine_pods
 from automation.serving.completion_check import CompletionCheck, Proof
 from automation.serving.engine_start import start_of
 from automation.serving.readiness import checked_pods, count_serving
@@ -98,6 +99,25 @@ def test_a_container_beside_the_engine_is_not_asked() -> None:
 
 def test_a_container_that_says_nothing_of_a_port_cannot_be_asked() -> None:
     assert start_of(pod(ports=[])) is None
+
+
+VLLM: Json = {"image": "vllm/vllm-openai:v0.11.0"}
+
+
+def test_pods_with_an_engine_that_answers_get_adapters() -> None:
+    own = pod(**VLLM)
+    by_script = pod("b", image="ghcr.io/llm-d/llm-d-cuda:v0.4", command=["bash", "-c", SCRIPT])
+    leader = pod("chat-mn-0", owner=("StatefulSet", "chat-mn"), **VLLM)
+    left_out = (
+        pod("chat-mn-0-1", owner=("StatefulSet", "chat-mn-0"), **VLLM),
+        pod("j", owner=("Job", "chat-kserve-5d8f"), **VLLM),
+        pod("unknown", image="example.com/engine"),
+        pod("beside", {"name": "exporter", **VLLM}, image="example.com/engine"),
+    )
+    scheduler = pod("s", args=["--total-queued-requests-metric", "vllm:num_requests_waiting"])
+    scheduler["metadata"]["labels"] = {"app.kubernetes.io/component": "llminferenceservice-router-scheduler"}
+    assert engine_pods([own, by_script, leader, scheduler, *left_out]) == [own, by_script, leader]
+    assert {each["engine"]["runtime"] for each in (own, by_script, leader)} == {"vllm"}
 
 
 def single(**fields: Any) -> DesiredService:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from automation.cache.cluster_cache import ClusterCache
-from automation.cache.service_cache import Reference
+from automation.cache.service_cache import ANY, Reference
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.config import Access, Endpoint
 from kubeapi.json_types import Json
-from program.desired.keys import ServiceKey
+from program.desired.keys import LABEL_PLAYGROUND, ServiceKey
 
 CHAT, OTHER = ServiceKey("llmkube", "ns", "chat"), ServiceKey("llmkube", "ns", "other")
 
@@ -135,3 +135,34 @@ def test_an_inference_service_that_goes_frees_its_name_and_enqueues_its_rivals(c
     assert {key.name for key in found} == {"llama-3.1", "llama-3-1"}
     assert caches.index.services_of_model("ns", "tiny") == ["llama-3-1"]
     assert models <= {"tiny"}
+
+
+def test_an_edited_adapter_enqueues_its_service_and_its_status_only_the_adapters(cluster: Cluster) -> None:
+    passes: list[str] = []
+    cluster.cache.on_adapter_input = lambda: passes.append("pass")
+    caches = cluster.cache.llmkube
+    assert kinds.LORA_ADAPTERS not in caches.required, "the loop starts without the CRD"
+    caches.needs(CHAT, frozenset({Reference(kinds.LORA_ADAPTERS, "ns", ANY)}))
+    metadata = {"namespace": "ns", "name": "sql", "uid": "u", "resourceVersion": "1", "generation": 1}
+    first: Json = {"metadata": metadata, "spec": {"source": "https://host/1"}}
+    caches.changed(kinds.LORA_ADAPTERS, None, first)
+    assert cluster.enqueued() == ({CHAT}, set())
+    loaded = {**first, "metadata": {**metadata, "resourceVersion": "2"}, "status": {"phase": "Loaded"}}
+    caches.changed(kinds.LORA_ADAPTERS, first, loaded)
+    assert cluster.enqueued() == (set(), set())
+    caches.changed(kinds.LORA_ADAPTERS, loaded, {**loaded, "spec": {"source": "https://host/2"}})
+    assert cluster.enqueued() == ({CHAT}, set())
+    assert passes == ["pass"] * 3
+
+
+def test_pods_and_processes_of_every_dialect_are_input_of_the_adapters(cluster: Cluster) -> None:
+    passes: list[str] = []
+    cluster.cache.on_adapter_input = lambda: passes.append("pass")
+    playgrounds = cluster.cache.caches["llmaz"]
+    metadata: Json = {"namespace": "ns", "name": "p", "uid": "u", "generation": 1}
+    playgrounds.changed(kinds.PLAYGROUNDS, None, {"metadata": metadata, "spec": {}})
+    labels = {LABEL_PLAYGROUND: "p"}
+    playgrounds.changed(kinds.PODS, None, {"metadata": {**metadata, "labels": labels}})
+    labels = {naming.LABEL_SERVICE: "chat"}
+    cluster.cache.llmkube.changed(kinds.HOST_PROCESSES, None, {"metadata": {**metadata, "labels": labels}})
+    assert len(passes) == 3

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from agent.contract import IdleQuestion, SecretReference
+from automation.serving.adapters.planned_replicas import adapters_of
 from components.host_plan import host_files, process_plan
+from components.host_program import host_needs
 from components.render import RenderOptions, render
+from program.desired.adapter import AdapterFile
 from program.desired.engines import Generic, LlamaCpp, Ollama, Omlx, SecretKey, Sglang, SpeculativeDecoding, Vllm
 from program.desired.errors import SpecInvalid
 from program.desired.model import DesiredModel, Gpu, ModelFormat, ModelSource, SourceKind
@@ -216,3 +219,36 @@ def test_fields_that_llmkubes_agent_leaves_out_reach_the_process() -> None:
     assert {"draft", "mmproj"} <= set(made.files)
     assert made.env == {"GGML_METAL_N_CB": "2"}
     assert {"--mlock", "--flash-attn"} <= set(made.argv)
+
+
+def adapters() -> tuple[AdapterFile, ...]:
+    remote = http_model(sha256="a" * 64, cache_key="")
+    mounted = DesiredModel(
+        name="b", source=ModelSource(kind=SourceKind.FILE, address="/srv/b.gguf", path="/srv/b.gguf")
+    )
+    return AdapterFile(name="a", source=remote), AdapterFile(name="b", source=mounted)
+
+
+def test_adapters_are_files_of_the_plan_that_no_request_gets_unasked() -> None:
+    both = adapters()
+    built = plan(adapters=both)
+    assert [built.argv[at + 1] for at, word in enumerate(built.argv) if word == "--lora-scaled"] == [
+        f"{{{each.token}}}:0" for each in both
+    ]
+    assert "--cache-ram 0" in " ".join(built.argv)
+    assert adapters_of(built.argv) == tuple(each.token for each in both)
+    first, second = (built.files[each.token] for each in both)
+    assert (first.source, first.file_name, first.sha256) == ("https://example.com/model.gguf", "a.gguf", "a" * 64)
+    assert second.source == "/srv/b.gguf"
+    assert not host_needs(service(host_placement=HostPlacement(host="box"), adapters=both))
+
+
+def test_adapters_of_the_users_arguments_are_numbered_after_those_of_the_plan() -> None:
+    extra = ("--cache-ram", "0", "--lora", "/x.gguf,/y.gguf", "--lora-scaled=/z.gguf:1")
+    built = plan(adapters=adapters()[:1], engine=LlamaCpp(extra_args=extra))
+    assert adapters_of(built.argv) == (adapters()[0].token, "/x.gguf", "/y.gguf", "/z.gguf:1")
+    assert built.argv.count("--cache-ram") == 1
+
+
+def test_a_plan_without_a_model_file_has_its_adapters() -> None:
+    assert list(plan(adapters=adapters(), skip_model_init=True).files) == [each.token for each in adapters()]

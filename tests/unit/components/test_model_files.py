@@ -8,6 +8,7 @@ import pytest
 
 from components.options import RenderOptions
 from components.render import render
+from program.desired.adapter import AdapterFile
 from program.desired.engines import SecretKey, Sglang, SpeculativeDecoding, TensorRtLlm, Tgi, Vllm
 from program.desired.model import DesiredModel, ModelFormat, ModelSource, SourceKind
 from program.desired.service import ModelStorage, PodSettings
@@ -198,3 +199,32 @@ def test_a_directory_of_the_node_is_mounted_in_place(engine: Any) -> None:
 def test_a_directory_of_the_node_is_not_mounted_where_the_user_brings_the_weights() -> None:
     desired = service(model=directory_model(), engine=Vllm(), skip_model_init=True)
     assert "volumes" not in pod(desired)
+
+
+def test_adapters_are_downloaded_to_a_volume_of_the_pod() -> None:
+    peft = repository_model("v1", files=("adapter_model.safetensors", "adapter_config.json"), source_secret="hub")
+    both = AdapterFile(name="sql", source=http_model(sha256="a" * 64)), AdapterFile(name="law", source=peft)
+    desired = service(adapters=both)
+    containers = init(desired)
+    assert list(containers) == ["model-cache-prep", "model-downloader", *(each.container for each in both)]
+    assert env(desired, name=both[0].container) == {
+        "MODEL_SOURCE": "https://example.com/model.gguf",
+        "CACHE_DIR": both[0].directory,
+        "MODEL_PATH": both[0].pod_path,
+        "MODEL_SHA256": "a" * 64,
+    }
+    told = env(desired, name=both[1].container)
+    assert (told["CACHE_DIR"], told["MODEL_FILES"]) == (both[1].pod_path, "\n".join(peft.files))
+    assert containers[both[1].container]["envFrom"] == [{"secretRef": {"name": "hub"}}]
+    mounts = [each for each in container(desired)["volumeMounts"] if each["name"] == "lora-adapters"]
+    assert mounts == [{"name": "lora-adapters", "mountPath": "/lora-adapters", "readOnly": True}]
+    assert {"name": "lora-adapters", "emptyDir": {}} in pod(desired)["volumes"]
+    assert f"{both[0].pod_path}:0" in container(desired)["args"]
+
+
+def test_engines_that_load_adapters_at_runtime_get_files_and_no_arguments() -> None:
+    peft = repository_model(files=("adapter_model.safetensors",))
+    adapter = AdapterFile(name="sql", source=peft)
+    plain, adapted = (service(model=repository_model(), engine=Vllm(), adapters=each) for each in ((), (adapter,)))
+    assert container(adapted).get("args") == container(plain).get("args")
+    assert list(init(adapted)) == [adapter.container]

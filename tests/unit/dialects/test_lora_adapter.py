@@ -15,7 +15,7 @@ from kubeapi.json_types import Json
 from program.desired.adapter import AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
-from program.dialects.llmkube.parse.adapter import adapter_of, claims_of
+from program.dialects.llmkube.parse.adapter import DEFAULT_FILES, adapter_of, claims_of, files_of
 from program.dialects.llmkube.status.adapter import adapter_status
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
@@ -31,8 +31,67 @@ def cr(resource: str = "sql", created: str = "2026-11-01T00:00:00Z", status: Jso
 
 def test_an_adapter_is_read() -> None:
     adapter = adapter_of(cr(path="org/sql-lora"))
-    assert adapter.claim == ("prod", "chat", "sql")
+    assert adapter.claim == ("prod", "llmkube", "chat", "sql")
+    reference = {"name": "chat", "kind": "Playground"}
+    assert adapter_of(cr(inferenceServiceRef=reference)).claim == ("prod", "llmaz", "chat", "sql")
     assert adapter.path == "org/sql-lora"
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "address", "files"),
+    [
+        ({"source": "https://h/sql.gguf"}, "/adapter.gguf", "https://h/sql.gguf", ()),
+        ({"source": "s3://bucket/sql.gguf"}, "/adapter.gguf", "s3://bucket/sql.gguf", ()),
+        ({"source": "hf://org/repo@v1/sql.gguf"}, "/adapter.gguf", "hf://org/repo@v1/sql.gguf", ()),
+        ({"source": "hf://org/repo"}, "", "hf://org/repo", DEFAULT_FILES),
+        ({"source": "s3://bucket/sql/"}, "", "s3://bucket/sql/", DEFAULT_FILES),
+        ({"source": "hf://org/repo", "files": ["a.bin"]}, "", "hf://org/repo", ("a.bin",)),
+    ],
+)
+def test_a_source_is_one_file_or_a_directory(spec: Json, path: str, address: str, files: tuple[str, ...]) -> None:
+    secret = {"sourceSecretRef": {"name": "token"}, "sha256": "A" * 64}
+    adapter = adapter_of(cr(path=None, **spec, **secret))
+    assert adapter.file is not None and adapter.source is not None
+    assert adapter.location == f"/lora-adapters/{adapter.file.digest}{path}"
+    found = adapter.source
+    assert (found.source.address, found.files, found.source_secret) == (address, files, "token")
+    assert found.sha256 == "a" * 64
+
+
+def test_another_content_has_another_digest() -> None:
+    specs: list[Json] = [{}, {"sha256": "a" * 64}, {"source": "hf://org/b"}, {"files": ["x"]}, {"name": "other"}]
+    found = [adapter_of(cr(path=None, **{"source": "hf://org/a", **spec})).file for spec in specs]
+    assert len({each.digest for each in found if each}) == len(specs)
+
+
+def test_replicas_start_with_the_adapters_that_their_engine_can_read() -> None:
+    service: Json = {"metadata": {"name": "chat"}, "spec": {}}
+    crs = [
+        cr("z", "2026-11-01T00:00:00Z", name="z", path=None, source="https://h/z.gguf"),
+        cr("a", "2026-11-02T00:00:00Z", name="a", path=None, source="https://h/a.gguf"),
+        cr("peft", name="peft", path=None, source="hf://org/peft"),
+        cr("mounted", name="mounted"),
+        cr("elsewhere", name="x", inferenceServiceRef={"name": "code"}, path=None, source="https://h/a.gguf"),
+        cr("bad", name="bad", source="https://h/a.gguf"),
+        cr(
+            "p",
+            name="p",
+            inferenceServiceRef={"name": "chat", "kind": "Playground"},
+            path=None,
+            source="https://h/a.gguf",
+        ),
+    ]
+    ending = cr("ending", name="ending", path=None, source="https://h/e.gguf")
+    ending["metadata"]["deletionTimestamp"] = "t"
+
+    def names(*, on_host: bool, **spec: Any) -> list[str]:
+        return list(files_of({**service, "spec": spec}, [*crs, ending], on_host=on_host))
+
+    assert names(on_host=False) == ["z", "a"], "by age, so that a new one changes no number"
+    assert names(on_host=True) == ["mounted", "z", "a"]
+    assert names(on_host=False, runtime="vllm") == ["peft"]
+    assert names(on_host=True, runtime="vllm") == names(on_host=False, runtime="tgi") == []
+    assert names(on_host=True, extraArgs=["--cache-ram", "512"]) == []
 
 
 @pytest.mark.parametrize(
@@ -43,6 +102,11 @@ def test_an_adapter_is_read() -> None:
         ({"path": "/adapters/a\nb"}, "spec.path", "SpecInvalid"),
         ({"path": "http://example/x"}, "spec.path", "SpecInvalid"),
         ({"path": 5}, "spec.path", "SpecInvalid"),
+        ({"path": None}, "spec.path", "SpecInvalid"),
+        ({"source": "https://h/x.gguf"}, "spec.path", "SpecInvalid"),
+        ({"path": None, "source": "pvc://claim/x.gguf"}, "spec.source", "SpecInvalid"),
+        ({"path": None, "source": "gs://bucket/x.gguf"}, "spec.source", "SpecInvalid"),
+        ({"path": None, "source": "hf://org/a", "files": ["../x"]}, "spec.files[0]", "SpecInvalid"),
         ({"name": "a:b"}, "spec.name", "SpecInvalid"),
         ({"name": None}, "spec.name", "SpecInvalid"),
         ({"inferenceServiceRef": {}}, "spec.inferenceServiceRef.name", "SpecInvalid"),
@@ -68,7 +132,7 @@ def test_the_oldest_adapter_of_a_name_counts() -> None:
         cr("c", "2026-11-02T00:00:00Z"),
     ]
     counted = claims_of(crs)
-    assert {claim[1]: each.resource for claim, each in counted.items()} == {"chat": "b", "code": "other"}
+    assert {claim[2]: each.resource for claim, each in counted.items()} == {"chat": "b", "code": "other"}
 
 
 def test_the_examples_adapters_are_valid_and_of_its_service(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +144,37 @@ def test_the_examples_adapters_are_valid_and_of_its_service(capsys: pytest.Captu
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in rendered and "--enable-lora" in rendered
     objects = json.loads(rendered)["items"]
     assert {each.service for each in adapters} <= {each["metadata"]["name"] for each in objects}
+
+
+MANIFESTS = """
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: Model
+metadata: {name: m}
+spec: {source: "https://example.com/m.gguf"}
+---
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: InferenceService
+metadata: {name: chat}
+spec: {modelRef: m}
+---
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: LoRAAdapter
+metadata: {name: used}
+spec: {inferenceServiceRef: {name: chat}, name: sql, source: "hf://org/repo/sql.gguf"}
+---
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: LoRAAdapter
+metadata: {name: mounted}
+spec: {inferenceServiceRef: {name: chat}, name: law, path: /adapters/law.gguf}
+"""
+
+
+def test_a_rendered_service_has_its_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.yaml").write_text(MANIFESTS)
+    assert invoke(["render", "-f", str(tmp_path / "x.yaml")]) == 0
+    told = capsys.readouterr()
+    assert "--lora-scaled" in told.out and "adapter-download-" in told.out
+    assert "`used`" not in told.err and "LoRAAdapter `mounted`" in told.err
 
 
 # --- status -----------------------------------------------------------------------------------------------------------

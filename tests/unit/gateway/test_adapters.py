@@ -235,3 +235,36 @@ def test_a_request_for_an_adapter_wakes_a_service_that_sleeps_once(front: Front,
 def test_other_bytes_of_a_body_stay_as_they_are(text: str, made: str) -> None:
     body = RequestBody.read(text.encode())
     assert body.with_values({"model": '"b"', "lora": "[1]"}).decode() == made
+
+
+def test_a_process_on_a_host_is_found_by_its_host() -> None:
+    labels = {"kubernetes.io/service-name": "chat", "herdsman.dev/host": "mac"}
+    endpoint_slice = {
+        "metadata": {"namespace": "prod", "name": "chat", "labels": labels},
+        "ports": [{"name": "http", "port": 8000}],
+        "endpoints": [{"addresses": ["192.168.1.5"]}],
+    }
+    cr = adapter()
+    cr["status"]["pods"] = [
+        {"name": "chat", "host": "mac", "loaded": True, "adapterID": 2},
+        {"name": "chat-1", "host": "other", "loaded": True, "adapterID": 2},
+    ]
+    services = [("llmkube", {"metadata": {"namespace": "prod", "name": "chat"}, "runtime": "llamacpp"})]
+    [route] = routes_of(services, [endpoint_slice], {}, declared_adapters([cr]))
+    assert route.adapters["sql"].targets == {("192.168.1.5", 8000)}
+    assert json.loads(route.adapters["sql"].fields["lora"]) == [{"id": 2, "scale": 1.0}]
+
+
+def test_the_engine_of_a_playground_is_in_the_status() -> None:
+    labels = {"kubernetes.io/service-name": "chat-lb"}
+    endpoint_slice = {
+        "metadata": {"namespace": "prod", "name": "x", "labels": labels},
+        "ports": [{"name": "http", "port": 8000}],
+        "endpoints": [{"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "p1"}}],
+    }
+    cr = adapter(pods=("p1",), spec={"inferenceServiceRef": {"kind": "Playground", "name": "chat"}})
+    cr["status"]["runtime"] = "sglang"
+    services = [(name, {"metadata": {"namespace": "prod", "name": "chat"}}) for name in ("llmaz", "kserve")]
+    of_llmaz, of_kserve = routes_of(services, [endpoint_slice], {}, declared_adapters([cr]))
+    assert of_llmaz.adapters == {"sql": AdapterRoute(frozenset({("10.0.0.1", 8000)}), "chat:sql")}
+    assert of_kserve.adapters == {}

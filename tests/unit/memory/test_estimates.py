@@ -55,6 +55,8 @@ def test_draft_projector_adapter_and_the_rest_of_a_set_count_too(model: Path, tm
     assert sees.ram_bytes == pytest.approx(alone.ram_bytes + 1.2 * MIB, abs=1)
     adapted = need(plan("--model", "{model}", "--lora", str(extra)), model=model)
     assert adapted.ram_bytes == alone.ram_bytes + MIB
+    scaled = ("--lora-scaled", f"{extra}:0") * 2
+    assert need(plan("--model", "{model}", *scaled), model=model).ram_bytes == alone.ram_bytes + 2 * MIB
     with model.open("rb") as file:
         tensors = read_header(file).weights_bytes or 0
     whole = need(plan("--model", "{model}"), model=model, file_1=extra)

@@ -78,9 +78,9 @@ def test_few_services_are_read_while_they_are_parsed() -> None:
     look = prefetched(client, services)
     assert client.requests == []
     parse_all(look, services)
-    assert client.requests == ["get ns/m0", "get ns/d0"]
+    assert client.requests == ["get ns/m0", "get ns/d0", "list ns"], "the Models, and the LoRAAdapters"
     parse_all(look, services)
-    assert len(client.requests) == 2
+    assert len(client.requests) == 3
 
 
 def test_many_services_are_read_by_a_list_of_their_namespace_and_parsed_without_a_request() -> None:

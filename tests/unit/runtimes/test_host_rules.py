@@ -72,6 +72,9 @@ def test_what_herdsman_itself_starts_needs_nothing(runtime: str) -> None:
         (("--mmproj", "/etc/shadow"), "path `/etc/shadow` of `--mmproj`"),
         (("-md", "secrets.gguf"), "path `secrets.gguf` of `-md`"),
         (("--lora", "{model},/etc/shadow"), "path `/etc/shadow` of `--lora`"),
+        (("--lora-scaled", "/etc/shadow:0"), "path `/etc/shadow` of `--lora-scaled`"),
+        (("--lora-scaled", "{lora-a}:0,/etc/shadow:1"), "path `/etc/shadow` of `--lora-scaled`"),
+        (("--lora-scaled", "{model}/../x:0"), "path `{model}/../x` of `--lora-scaled`"),
         (("-hf", "/etc/x"), "flag `-hf`"),
         (("-hff", "../../etc/x"), "path `../../etc/x` of `-hff`"),
         # A build in which a flag has no value would read the next word as a flag.
@@ -96,6 +99,7 @@ def test_llama_servers_dangerous_arguments_are_needs(arguments: tuple[str, ...],
         ("--alias", "chat", "--api-key", "k", "--embeddings", "--pooling", "cls"),
         ("--mmproj", "{mmproj}", "-md", "{draft}", "--spec-type", "draft-simple", "--spec-draft-n-max", "4"),
         ("--hf-repo", "org/name-GGUF:Q4_K_M", "-hff", "sub/model.gguf", "--lora", "{model}"),
+        ("--lora-scaled", "{lora-a-12345678}:0", "--lora-scaled", "{lora-b}:0.5"),
         ("--control-vector-layer-range", "1", "4", "--reasoning-budget", "-1"),
     ],
 )

@@ -10,15 +10,26 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from kubeapi.json_types import Json
-from program.desired.adapter import Adapter, AdapterReason
+from program.desired.adapter import Adapter, AdapterFile, AdapterReason, Claim
 from program.desired.errors import SpecInvalid
+from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR
+from program.desired.model import DesiredModel, ModelSource, SourceKind
 from program.dialects.crds.reading import check_shape, read, without_nulls
+from program.dialects.llmkube.parse.source import cache_key, file_set, parse_source
 from program.dialects.llmkube.schema.lora_adapter import LoraAdapterSpec
 
 DEFAULT_RUNTIME = "llamacpp"
 """The engine of an InferenceService that names none."""
+DIALECTS_BY_KIND = {
+    "InferenceService": "llmkube",
+    "LLMInferenceService": "kserve",
+    "Playground": "llmaz",
+    "Service": "llmaz-service",
+}
 ENGINES = frozenset({"vllm", "sglang", "llamacpp"})
 """The engines whose adapters Herdsman loads or finds."""
+DEFAULT_FILES = ("adapter_model.safetensors", "adapter_config.json")
+"""The files of an adapter as PEFT writes them. The checksum is that of the first."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -39,25 +50,33 @@ def adapter_of(cr: Json, *, to_remove: bool = False) -> Adapter:
             "the InferenceService",
             reason=AdapterReason.NAMESPACE_NOT_ALLOWED,
         )
+    source = None
     if not to_remove:
-        _check_path(spec.path)
+        if bool(spec.path) == bool(spec.source):
+            raise SpecInvalid(field="spec.path", why="set either spec.path or spec.source")
+        if spec.path:
+            _check_path(spec.path)
+        else:
+            source = _source(spec)
     return Adapter(
         namespace=namespace,
         resource=str(metadata["name"]),
         uid=str(metadata.get("uid", "")),
         created=str(metadata.get("creationTimestamp", "")),
         service=spec.inference_service_ref.name,
+        dialect=DIALECTS_BY_KIND[spec.inference_service_ref.kind or "InferenceService"],
         name=spec.name,
-        path=spec.path,
+        path=spec.path or "",
+        source=source,
     )
 
 
-def claims_of(crs: Iterable[Json]) -> dict[tuple[str, str, str], Adapter]:
+def claims_of(crs: Iterable[Json]) -> dict[Claim, Adapter]:
     """Return the adapter that counts for each namespace, service and name: the oldest valid one.
 
     An adapter that is being deleted counts until it is gone, because replicas may still have it.
     """
-    found: dict[tuple[str, str, str], Adapter] = {}
+    found: dict[Claim, Adapter] = {}
     for cr in crs:
         try:
             adapter = adapter_of(cr)
@@ -69,6 +88,62 @@ def claims_of(crs: Iterable[Json]) -> dict[tuple[str, str, str], Adapter]:
     return found
 
 
+def files_of(service: Json, crs: Iterable[Json], *, on_host: bool) -> dict[str, AdapterFile]:
+    """Return the adapters that are part of a service, by the name of their object: those that its replicas must have
+    when they start.
+
+    - In pods, those with a source, which init containers download.
+    - On hosts, all, because llama-server loads adapters only at its start. `on_host` is whether the service runs there.
+
+    The order is that of their creation, so that a new adapter does not change the numbers of the others. Adapters that
+    the service cannot have are left out; the controller of LoRAAdapters says why.
+    """
+    engine, metadata = runtime_of(service), service["metadata"]
+    own = [each for each in crs if _service_named(each) == metadata["name"]]
+    ending = {each["metadata"].get("uid") for each in own if "deletionTimestamp" in each["metadata"]}
+    claims = sorted(claims_of(own).values(), key=_age)
+    return {
+        adapter.resource: file
+        for adapter in claims
+        if adapter.uid not in ending
+        and (file := file_of(adapter, on_host=on_host)) is not None
+        and not why_not_part(engine, service, file, on_host=on_host)[0]
+    }
+
+
+def file_of(adapter: Adapter, *, on_host: bool) -> AdapterFile | None:
+    """Return the files of an adapter that is part of its service; None for one that is loaded while the engine runs."""
+    if adapter.source is not None or not on_host:
+        return adapter.file
+    path = adapter.path
+    where = ModelSource(kind=SourceKind.FILE, address=path, path=path)
+    return AdapterFile(name=adapter.name, source=DesiredModel(name=adapter.name, source=where))
+
+
+def why_not_part(engine: str, service: Json, file: AdapterFile, *, on_host: bool) -> tuple[AdapterReason | None, str]:
+    """Return the reason and the message why a service cannot have an adapter as a part; (None, "") if it can."""
+    if engine not in ENGINES:
+        return AdapterReason.RUNTIME_MISMATCH, f"runtime {engine} serves no adapters; vllm, sglang and llamacpp do"
+    if on_host and engine != "llamacpp":
+        why = f"runtime {engine} gets adapters in pods only; on hosts runtime llamacpp does"
+        return AdapterReason.HOSTS_NOT_SUPPORTED, why
+    source = file.source
+    if engine == "llamacpp":
+        if source.files:
+            why = f"llama-server reads one GGUF file, and {source.source.address} is a directory; name a file"
+            return AdapterReason.SOURCE_MISMATCH, why
+        if source.source.kind is SourceKind.FILE and not source.source.path.startswith("/"):
+            why = f"`{source.source.path}` is no path on the host; write an absolute path, or spec.source"
+            return AdapterReason.SOURCE_MISMATCH, why
+        if _cache_size(service) not in (None, "0"):
+            why = "llama-server would answer with cached prompts of other adapters; set --cache-ram 0 in spec.extraArgs"
+            return AdapterReason.NOT_IN_ARGUMENTS, f"{why}, or remove --cache-ram"
+    elif not source.files:
+        why = f"{engine} reads a directory, and {source.source.address} is one file; name a repository or spec.files"
+        return AdapterReason.SOURCE_MISMATCH, why
+    return None, ""
+
+
 def runtime_of(service: Json) -> str:
     """Return the engine of an InferenceService's custom resource, without a check of its spec."""
     spec = service.get("spec")
@@ -76,16 +151,62 @@ def runtime_of(service: Json) -> str:
     return named if isinstance(named, str) and named else DEFAULT_RUNTIME
 
 
+def is_on_hosts(service: Json) -> bool:
+    """Return whether annotations place a service on hosts. A Model can do so, too."""
+    annotations = service["metadata"].get("annotations") or {}
+    return bool(annotations.get(ANNOTATION_HOST) or annotations.get(ANNOTATION_HOST_SELECTOR))
+
+
 def keeps_prompts_of_adapters(service: Json) -> bool:
     """Return whether a llama-server would answer with cached prompts of other adapters.
 
     Its cache in the host's memory (`--cache-ram`, on by default) does not distinguish adapters.
     """
+    return _cache_size(service) != "0"
+
+
+def _cache_size(service: Json) -> str | None:
+    """Return the size of llama-server's cache in the host's memory that the service sets; None if it sets none."""
     spec = service.get("spec")
     words = spec.get("extraArgs") if isinstance(spec, dict) else None
     found = [str(word) for word in words] if isinstance(words, list) else []
     values = [after for flag, after in pairwise(found) if flag in ("--cache-ram", "-cram")]
-    return not values or values[-1] != "0"
+    return values[-1] if values else None
+
+
+def _service_named(cr: Json) -> str:
+    """Return the InferenceService that a LoRAAdapter names; empty for another kind of service."""
+    spec = cr.get("spec")
+    reference = spec.get("inferenceServiceRef") if isinstance(spec, dict) else None
+    if not isinstance(reference, dict) or reference.get("kind") not in (None, "InferenceService"):
+        return ""
+    return str(reference.get("name"))
+
+
+def _source(spec: LoraAdapterSpec) -> DesiredModel:
+    """Parse the source of an adapter. Raises SpecInvalid."""
+    address, files = spec.source or "", tuple(spec.files)
+    many = bool(files) or (address.lower().startswith("s3://") and address.endswith("/"))
+    source = parse_source(address, format="safetensors", files=many)
+    if source.kind not in (SourceKind.HTTP, SourceKind.S3, SourceKind.REPOSITORY):
+        raise SpecInvalid(field="spec.source", why="is no address to download from; write the path to spec.path")
+    if not files and (many or source.kind is SourceKind.REPOSITORY):
+        files = DEFAULT_FILES
+    try:
+        file_set(source, files, "")
+    except SpecInvalid as error:
+        raise SpecInvalid(field=error.field, why=error.why) from None  # the reason is one of Models
+    secret = spec.source_secret_ref.name if spec.source_secret_ref else ""
+    if len(secret) > 253 or "/" in secret or secret != secret.strip():
+        raise SpecInvalid(field="spec.sourceSecretRef.name", why=f"`{secret[:64]}` is not the name of a Secret")
+    return DesiredModel(
+        name=spec.name,
+        source=source,
+        sha256=spec.sha256.lower() if spec.sha256 else None,
+        cache_key=cache_key(address),
+        files=files,
+        source_secret=secret,
+    )
 
 
 def _age(adapter: Adapter) -> tuple[str, str]:

@@ -11,15 +11,20 @@ from pydantic import ConfigDict
 
 from program.dialects.crds.schema import CrdModel, Int64, Time, optional, required, rule
 from program.dialects.llmkube.schema.status import Condition
+from program.dialects.pods.schema import LocalObjectReference
 
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class AdapterServiceReference(CrdModel):
-    """The InferenceService whose replicas load the adapter."""
+    """The service whose replicas load the adapter."""
 
-    name: str = required("Name of the InferenceService.", min_length=1)
-    namespace: str | None = optional("Namespace of the InferenceService; only the adapter's own is accepted.")
+    kind: Literal["InferenceService", "LLMInferenceService", "Playground", "Service"] | None = optional(
+        "Kind of the service: LLMKube's InferenceService (the default), KServe's LLMInferenceService, llmaz's "
+        "Playground or Service."
+    )
+    name: str = required("Name of the service.", min_length=1)
+    namespace: str | None = optional("Namespace of the service; only the adapter's own is accepted.")
 
 
 class LoraAdapterSpec(CrdModel):
@@ -38,22 +43,46 @@ class LoraAdapterSpec(CrdModel):
                     "name is immutable; create another LoRAAdapter with the new name",
                     field=".name",
                 ),
+                rule("has(self.path) != has(self.source)", "set either path or source", field=".path"),
+                rule(
+                    "has(self.source) || (!has(self.files) && !has(self.sha256) && !has(self.sourceSecretRef))",
+                    "files, sha256 and sourceSecretRef belong to source; set source",
+                    field=".source",
+                ),
             ]
         }
     )
-    inference_service_ref: AdapterServiceReference = required(
-        "The InferenceService of the adapter. It cannot be changed."
+    files: list[str] = optional(
+        "Files below the source for engines that read a directory. Default: adapter_model.safetensors and "
+        "adapter_config.json.",
+        [],
+        max_length=100,
     )
+    inference_service_ref: AdapterServiceReference = required("The service of the adapter. It cannot be changed.")
     name: str = required(
         "Name of the adapter for engine and clients. It cannot be changed.",
         min_length=1,
         max_length=63,
         pattern=ADAPTER_NAME,
     )
-    path: str = required(
-        "Path of the adapter in the engine's container. vLLM also accepts a repository of Hugging Face.",
+    path: str | None = optional(
+        "Path of the adapter in the engine's container, or on the host. vLLM in pods also accepts a repository of "
+        "Hugging Face.",
         min_length=1,
         max_length=4096,
+    )
+    sha256: str | None = optional(
+        "SHA-256 that the file must have; of several files the first one.", pattern=r"^[a-fA-F0-9]{64}$"
+    )
+    source: str | None = optional(
+        "Where Herdsman downloads the adapter from, instead of path: http(s)://, s3://bucket/key or "
+        "hf://org/repo[@revision][/file].",
+        pattern=r"^(https?|hf|s3)://.*",
+        max_length=4096,
+    )
+    source_secret_ref: LocalObjectReference | None = optional(
+        "Secret whose keys become environment variables of the downloader in pods: AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, HF_TOKEN, SOURCE_TOKEN."
     )
 
 
@@ -61,9 +90,10 @@ class AdapterPod(CrdModel):
     """The adapter in one replica."""
 
     adapter_id: int | None = optional("Number by which llama-server knows the adapter.", name="adapterID", ge=0)
+    host: str | None = optional("The host of a process that is not a pod.")
     loaded: bool | None = optional("Whether the replica has loaded the adapter.")
     message: str | None = optional("Why it has not.")
-    name: str | None = optional("Name of the pod.")
+    name: str | None = optional("Name of the pod, or of the HostProcess.")
 
 
 class LoraAdapterStatus(CrdModel):
@@ -83,4 +113,5 @@ class LoraAdapterStatus(CrdModel):
         "State of the adapter."
     )
     pods: list[AdapterPod] = optional("The running replicas.", [])
+    runtime: str | None = optional("The engine of the replicas.")
     replicas: int | None = optional("Running replicas of the service.")

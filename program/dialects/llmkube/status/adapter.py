@@ -48,6 +48,8 @@ def adapter_status(cr: Json, facts: AdapterFacts, *, path: str, now: datetime) -
     }
     if loaded:
         made["loadedPath"] = path
+    if facts.runtime:
+        made["runtime"] = facts.runtime
     if complete:
         again = (current.get("phase"), current.get("loadedPath")) != ("Loaded", path)
         made["lastLoadedAt"] = timestamp(now) if again else current.get("lastLoadedAt") or timestamp(now)
@@ -97,7 +99,11 @@ def _summary(facts: AdapterFacts, loaded: int) -> tuple[str, str, str]:
     failed = [(each, each.outcome) for each in facts.replicas if each.outcome and each.outcome.state == "failed"]
     count = f"{loaded} of {_replicas(total)} loaded the adapter"
     if not failed:
-        return "Loading", AdapterReason.LOADING, count
+        waits = [each.outcome for each in facts.replicas if each.outcome and each.outcome.state == "waiting"]
+        reason, text = next(
+            ((each.reason, each.message) for each in waits if each.message), (AdapterReason.LOADING, "")
+        )
+        return "Loading", reason, f"{count}; {text}" if text else count
     reason = failed[0][1].reason
     texts = [f"{each.pod}: {outcome.message}" for each, outcome in failed[:_SHOWN]]
     if len(failed) > _SHOWN:
@@ -117,6 +123,8 @@ def _has(replica: AdapterReplica) -> bool:
 def _pod(replica: AdapterReplica) -> Json:
     outcome = replica.outcome or AdapterOutcome(state="waiting")
     made: Json = {"name": replica.pod, "loaded": outcome.state == "loaded"}
+    if replica.host:
+        made["host"] = replica.host
     if outcome.adapter_id is not None:
         made["adapterID"] = outcome.adapter_id
     if outcome.message and outcome.state != "loaded":
