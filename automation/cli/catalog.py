@@ -143,7 +143,7 @@ def check(
         _fail(error)
     hub_url = os.environ.get("HERDSMAN_HUB_URL", HUB)
     checks = [each for entry in entries for each in check_entry(entry, hub_url=hub_url, environment=os.environ)]
-    report_checks(checks, output, fatal="failed")
+    report_checks(checks, output)
 
 
 def _describe(entry: Entry) -> None:

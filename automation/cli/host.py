@@ -243,9 +243,9 @@ def remove(
         )
 
 
-@app.command()
+@app.command(hidden=True)
 def doctor(name: Name, kubeconfig: Kubeconfig = None, output: Output = OutputFormat.TABLE) -> None:
-    """Check everything that a host needs to serve. Exit code 1 when something is missing."""
+    """Check everything that a host needs to serve: the older name of `herdsman doctor host NAME`."""
     client = _client(kubeconfig)
     try:
         checks = examine(client, name, now=datetime.now(UTC))

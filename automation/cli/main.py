@@ -85,7 +85,7 @@ COMMANDS = {
     "gateway": "Serve the OpenAI API for all services: requests go to a replica of the model that they name.",
     "usage": "Show the requests, tokens and costs of the gateway's clients.",
     "completion": "Print the script for completion in a shell: `source <(herdsman completion bash)`.",
-    "doctor": "Check tools, cluster, CRDs, operator and permissions.",
+    "doctor": "Check cluster, loop, hosts, gateway, agent and local mode, and name what to do.",
 }
 """Each command with the first paragraph of its docstring."""
 

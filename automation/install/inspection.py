@@ -35,26 +35,41 @@ _ASK_OTHERS = "run the command with an administrator's kubeconfig"
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 
 
-def inspect(client: KubeClient, *, now: datetime) -> list[Check]:
-    """Run all checks. Raises KubeError when the cluster cannot be asked at all."""
-    checks = list(_crds(client))
+def inspect_cluster(client: KubeClient) -> list[Check]:
+    """Check what every part of Herdsman needs of the cluster: CRDs, and the policies on agents' identities.
+
+    Raises KubeError when the cluster cannot be asked at all.
+    """
+    return [*_crds(client), _identities(client)]
+
+
+def inspect_loop(client: KubeClient, *, now: datetime) -> list[Check]:
+    """Check the operator, its pods, the leader and the permissions. Raises KubeError as `inspect_cluster`."""
+    checks: list[Check] = []
     namespace = ""
+    selector = ",".join(f"{k}={v}" for k, v in SELECTOR.items())
     try:
-        found = client.list(kinds.DEPLOYMENTS, label_selector=",".join(f"{k}={v}" for k, v in SELECTOR.items()))[
-            "items"
-        ]
+        found = client.list(kinds.DEPLOYMENTS, label_selector=selector)["items"]
     except Forbidden as error:
         checks.append(Check("operator", "warning", str(error), _ASK_OTHERS))
     else:
         checks += judge_operator(found)
         checks += [each for deployment in found for each in _pods(client, deployment, now=now)]
         namespace = found[0]["metadata"]["namespace"] if found else ""
-        checks += _gateways(client)
     checks += _leases(client, namespace or SYSTEM_NAMESPACE, now=now)
     checks.append(_permissions(client, namespace))
     checks += _dialects(client, namespace)
-    checks.append(_identities(client))
     return checks
+
+
+def inspect_gateways(client: KubeClient) -> list[Check]:
+    """Check the installed gateways; no checks where none is installed. Raises KubeError as `inspect_cluster`."""
+    selector = ",".join(f"{key}={value}" for key, value in gateway.SELECTOR.items())
+    try:
+        found = client.list(kinds.DEPLOYMENTS, label_selector=selector)["items"]
+    except Forbidden as error:
+        return [Check("gateway", "warning", str(error), _ASK_OTHERS)]
+    return [judge_gateway(each) for each in found]
 
 
 # CRDs
@@ -159,11 +174,6 @@ def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Check]
         return [Check("operator's pods", "warning", f"cannot be checked: {error}", _ASK_OTHERS)]
     found = judge_pods(pods, now=now, claim_is_there=claim is not None)
     return [*found, *judge_engine_memory(events, deployment, now=now)]
-
-
-def _gateways(client: KubeClient) -> list[Check]:
-    selector = ",".join(f"{key}={value}" for key, value in gateway.SELECTOR.items())
-    return [judge_gateway(each) for each in client.list(kinds.DEPLOYMENTS, label_selector=selector)["items"]]
 
 
 def judge_gateway(deployment: Json) -> Check:

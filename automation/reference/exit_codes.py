@@ -12,14 +12,12 @@ COMMON = {
 
 _DECLINED = {130: "The answer to the question was no, or the command was interrupted."}
 _WOULD_CHANGE = {2: "With `--dry-run`: something would change."}
-_WRONG = {1: "At least one check failed, or the command failed."}
 
 _PLACE = {4: "There is no access: no cluster is configured, it refuses the caller, or it cannot be reached."}
 _WAITS = {3: "The service, or the download, was not ready in time. The work goes on.", **_PLACE}
 
 COMMANDS: dict[str, dict[int, str]] = {
     "adopt": {1: "A service failed, or the command failed. Other services may be adopted already."},
-    "agent doctor": _WRONG,
     "agent install": _WOULD_CHANGE,
     "agent status": {1: "No agent is installed, or it does not answer."},
     "agent uninstall": _WOULD_CHANGE,
@@ -45,9 +43,8 @@ COMMANDS: dict[str, dict[int, str]] = {
         2: "With `--dry-run`: something would change.",
         **_WAITS,
     },
-    "doctor": {1: "Something that the loop needs is missing."},
+    "doctor": {0: "Nothing that was checked is missing. There may be warnings.", 1: "At least one check failed."},
     "drift": {0: "There is no drift.", 1: "The command failed.", 2: "There is drift."},
-    "host doctor": {1: "Something that the host needs to serve is missing, or the command failed."},
     "host drain": {1: "Services that can move were still on the host at the end, or the command failed."},
     "install": {2: "With `--preview`: something would change."},
     "leaders": {1: "A shard has no leader, no loop has led yet, or the command failed."},
