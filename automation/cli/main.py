@@ -67,7 +67,7 @@ COMMANDS = {
     "history": (
         "List the applied versions of a service, the newest first; `*` marks the version that equals its present spec."
     ),
-    "rollback": "Write the spec of an earlier revision back, after a preview. Exit code 2: --preview found changes.",
+    "rollback": "Write the spec of an earlier revision back, after a preview. Exit code 2: --dry-run found changes.",
     "export": "Print the deployment of the stack. `pulumi stack import --file …` imports it into a stack of that name.",
     "logs": "Show the log of a service's engine.",
     "inspect": "Show licence, chat template, layers and memory of a model, without downloading it.",

@@ -97,7 +97,7 @@ def judge_crd(live: Json, document: Json) -> Check:
     by = managers_words(live)
     if lacks:
         detail = f"lacks {_some(lacks)}; another version or another project installed it ({by})"
-        return Check(check, "warning", detail, "`herdsman install --preview`, then `herdsman install`")
+        return Check(check, "warning", detail, "`herdsman install --dry-run`, then `herdsman install`")
     if more:
         detail = f"has {_some(more)} in addition to the fields of this version ({by})"
         return Check(check, "ok", detail)

@@ -195,8 +195,8 @@ def test_a_history_is_as_the_guide_shows_it(shell: Shell, loop: LoopProcess, cha
     versions = "kubectl get controllerrevisions -n prod -l inference.llmkube.dev/service=chat"
     eventually(lambda: "chat-v2" in shell.run(versions), what="the second version")
     eventually(lambda: len(chat.list(kinds.PODS, NAMESPACE)["items"]) == 3, what="the new pod beside the old ones")
-    assert "revision" in shell.run("herdsman rollback chat -n prod --preview", codes=(2,)).lower()
-    shell.run("herdsman rollback chat -n prod --to 1 --preview", codes=(2,))
+    assert "revision" in shell.run("herdsman rollback chat -n prod --dry-run", codes=(2,)).lower()
+    shell.run("herdsman rollback chat -n prod --to 1 --dry-run", codes=(2,))
     check(shell, "history.md", "herdsman rollback chat -n prod", answer="y")
     await_argument(chat, "--ctx-size 8192")
     eventually(lambda: "chat-v3" in shell.run(versions), what="the third version")
