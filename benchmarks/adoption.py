@@ -91,7 +91,7 @@ def _measure(
         loop.wait_ready(180.0)
         before = _running(client)
         result["engine processes before"] = loop.metric("herdsman_engine_cli_processes_total")
-        result["preview (s)"], _ = _adopt(*here, "--preview")
+        result["preview (s)"], _ = _adopt(*here, "--dry-run")
         result["adopted (s)"], answer = _adopt(*here, "--yes", parallel)
         result["not adopted"] = float(sum(each["state"] != "adopted" for each in answer["services"]))
         after = _running(client)

@@ -26,6 +26,7 @@ from program.desired.service import DesiredService, HostPlacement
 from program.dialects.hosts.env import SHARED_ENGINES
 from program.dialects.hosts.names import hosted_service_name
 from program.dialects.llmkube.parse.source import cache_key, file_set, file_url, object_key
+from program.host_context import with_context
 from program.runtimes.base import secret_env
 
 PROJECTOR = "mmproj"
@@ -40,10 +41,15 @@ def host_process(desired: DesiredService, host: str, replica: int = 0) -> Render
     labels = {**workload_labels(desired), naming.LABEL_HOST: host}
     name = naming.host_process_name(desired.key.name, replica, desired.key.dialect)
     plan = process_plan(desired, host, replica)
+    context = desired.host_placement.context_of(replica) if desired.host_placement is not None else None
+    notes = {}
+    if context is not None and context.chosen:
+        value = str(context.tokens) if context.chosen == "default" else context.chosen
+        notes = {naming.ANNOTATION_DEFAULT_CONTEXT: value}
     manifest: Json = {
         "apiVersion": kinds.HOST_PROCESSES.api_version,
         "kind": kinds.HOST_PROCESSES.kind,
-        "metadata": object_metadata(desired, name, labels),
+        "metadata": object_metadata(desired, name, labels, notes),
         "spec": plan.model_dump(mode="json", by_alias=True, exclude_none=True),
     }
     return RenderedObject(naming.host_process_part(replica), naming.TYPE_HOST_PROCESS, manifest)
@@ -51,7 +57,8 @@ def host_process(desired: DesiredService, host: str, replica: int = 0) -> Render
 
 def process_plan(desired: DesiredService, host: str, replica: int = 0) -> ProcessPlan:
     """Build the plan of one replica's process. Raises SpecInvalid for the reasons of `host_process`."""
-    program = host_program(desired)
+    context = desired.host_placement.context_of(replica) if desired.host_placement is not None else None
+    program = host_program(desired if context is None else with_context(desired, context.tokens))
     name, dialect = desired.key.name, desired.key.dialect
     return ProcessPlan(
         host=host,

@@ -35,6 +35,8 @@ ANNOTATION_TEMPLATE_HASH = "llmkube.ai/desired-template-hash"
 ANNOTATION_APPLIED_HASH = "herdsman.dev/applied-hash"
 """On the last object of a service: the hash of everything that was rendered. If it is unchanged, no Pulumi run is
 needed."""
+ANNOTATION_DEFAULT_CONTEXT = "herdsman.dev/default-context"
+"""On a HostProcess: the context in tokens that Herdsman chose, or `pending` while it could not choose one."""
 ANNOTATION_UNCOUNTED = "herdsman.dev/uncounted-fields"
 """On the object that runs pods: the fields that the hash of its template does not count, as a JSON list of paths. These
 fields keep the values with which the object was made until the hash changes."""

@@ -52,6 +52,10 @@ def declared_bytes(desired: DesiredService) -> int | None:
 def _argv(desired: DesiredService) -> list[str]:
     """Return the arguments of the engine. The defaults on hosts differ from those in pods."""
     if desired.host_placement is not None:
+        context = desired.host_placement.context_of(0)
+        if context is not None and isinstance(desired.engine, LlamaCpp) and not desired.engine.context_size:
+            engine = desired.engine.model_copy(update={"context_size": context.tokens})
+            desired = desired.model_copy(update={"engine": engine})
         return host_argv(desired, model_path="model", port="0", accelerator=desired.model.accelerator)
     return runtime_for(desired.engine).argv(desired, model_path="model", port=0, host="")
 

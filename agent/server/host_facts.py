@@ -1,6 +1,6 @@
 """Measures the properties of this host: address, memory, processors, and installed engines.
 
-Called by `agent.server.main` and the commands `herdsman agent run` and `herdsman agent doctor`.
+Called by `agent.server.main` and the commands `herdsman agent run` and `herdsman doctor agent`.
 """
 
 from __future__ import annotations

@@ -21,10 +21,11 @@ from automation.serving.adapters.planned_replicas import adapters_of
 from automation.serving.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of
-from kubeapi.json_types import Json
+from kubeapi.json_types import Json, JsonView
 from program.desired.keys import LABEL_DIALECT, LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND
 from program.desired.quantities import read_quantity
 from program.dialects.registry import KINDS
+from program.runtimes.flags import number_of
 
 
 def custom_resource(obj: Json) -> Json:
@@ -388,16 +389,32 @@ def claim(obj: Json) -> Json:
 
 
 def host_process(obj: Json) -> Json:
-    """Reduce a HostProcess to its replica, its host, its adapters, and the state that the host reported."""
+    """Reduce a HostProcess to its replica, host and model, its context, its adapters, and the state that the host
+    reported."""
     spec = obj.get("spec") or {}
     placed = {
         "host": intern(spec.get("host", "")),
         "replica": spec.get("replica") or 0,
         "memory": spec.get("memoryBytes"),
+        "context": context_of_plan(spec),
+        "chosen": intern((obj["metadata"].get("annotations") or {}).get(naming.ANNOTATION_DEFAULT_CONTEXT, "")),
+        "sources": sources_of_plan(spec),
     }
     if adapters := adapters_of(spec.get("argv") or ()):
         placed["adapters"] = adapters
     return {"metadata": made(obj), "spec": placed, "status": obj.get("status") or {}}
+
+
+def context_of_plan(spec: JsonView) -> int | None:
+    """Return the context in tokens of a HostProcess with llama-server; None for another engine."""
+    argv = [str(each) for each in spec.get("argv") or ()]
+    return number_of(argv, "--ctx-size", "-c") if spec.get("runtime") == "llamacpp" else None
+
+
+def sources_of_plan(spec: JsonView) -> tuple[str, ...]:
+    """Return the addresses of the files of a HostProcess, by which its model is known."""
+    files = (spec.get("file"), *(spec.get("files") or {}).values())
+    return tuple(sorted(intern(str(each.get("source", ""))) for each in files if each))
 
 
 def host(obj: Json) -> Json:

@@ -104,7 +104,17 @@ class Entry(FrozenModel):
     """Where the chat template is: in the file's header."""
     header: GgufFacts | None = None
     """The numbers of the file's header that the memory depends on; None if they are unknown."""
+    unchecked: tuple[str, ...] = ()
+    """The numbers that no source confirms yet: `header` for all of it, or `header.NAME`."""
     variants: tuple[Variant, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _unchecked_numbers_exist(self) -> Entry:
+        known = self.header.model_dump(exclude_defaults=True) if self.header else {}
+        for name in self.unchecked:
+            if not known or name not in ("header", *(f"header.{each}" for each in known)):
+                raise ValueError(f"`unchecked` names `{name}`, which the entry does not have")
+        return self
 
     @model_validator(mode="after")
     def _each_quant_once(self) -> Entry:

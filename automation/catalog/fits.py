@@ -57,6 +57,7 @@ def entry_object(entry: Entry, found: Sequence[Fit]) -> dict[str, Any]:
         "capabilities": list(entry.capabilities),
         "template": entry.template,
         "released": entry.released.isoformat() if entry.released else None,
+        "unchecked": list(entry.unchecked),
         "variants": [
             {
                 "quant": variant.quant,

@@ -6,8 +6,9 @@ Every failure is an InspectionFailed with the next step.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,13 +106,33 @@ def inspect_source(source: str, *, hub_url: str, environment: Mapping[str, str])
         raise InspectionFailed(
             f"`{source[:200]}` can be read only by pods or hosts", hint="give a file, an https address, or hf://…"
         )
+    address, signer, is_hub = _located(found.download_address, hub_url, environment)
+    return _remote(source, address, signer, on_hub=is_hub)
+
+
+def size_of_source(source: str, *, hub_url: str, environment: Mapping[str, str]) -> int:
+    """Return the size in bytes of one file at an http(s) or `hf://` address; 0 if the server does not say it.
+
+    Raises InspectionFailed.
+    """
+    try:
+        found = parse_source(source)
+    except SpecInvalid as error:
+        raise InspectionFailed(f"`{source[:200]}` {error.why}") from None
+    address, signer, is_hub = _located(found.download_address, hub_url, environment)
+    with _translated(address, on_hub=is_hub):
+        return remote.stat(address, policy=_ANYWHERE, timeout_s=TIMEOUT_S, signer=signer).size_bytes or 0
+
+
+def _located(text: str, hub_url: str, environment: Mapping[str, str]) -> tuple[WebAddress, Signer | None, bool]:
+    """Return the address of a download, its credentials, and whether it is on the hub."""
     try:
         hub = Hub.at(hub_url)
-        address = hub.location(WebAddress.parse(found.download_address))
+        address = hub.location(WebAddress.parse(text))
     except AddressInvalid as error:
         raise InspectionFailed(f"the address {error}") from None
     is_hub = hub.may_have_token(address)
-    return _remote(source, address, Credentials.of(environment).for_web(hub=is_hub), on_hub=is_hub)
+    return address, Credentials.of(environment).for_web(hub=is_hub), is_hub
 
 
 def _local(source: str, path: Path) -> Inspection:
@@ -135,7 +156,7 @@ def _local(source: str, path: Path) -> Inspection:
 
 
 def _remote(source: str, address: WebAddress, signer: Signer | None, *, on_hub: bool) -> Inspection:
-    try:
+    with _translated(address, on_hub=on_hub):
         found = probe_header(address, policy=_ANYWHERE, timeout_s=TIMEOUT_S, signer=signer, limits=_LIMITS)
         folder, _, name = address.path.rpartition("/")
         names = part_names(name)
@@ -146,6 +167,14 @@ def _remote(source: str, address: WebAddress, signer: Signer | None, *, on_hub: 
             parts = [WebAddress.parse(f"{origin}{folder}/{each}{query}") for each in names]
             states = [remote.stat(each, policy=_ANYWHERE, timeout_s=TIMEOUT_S, signer=signer) for each in parts]
             size = sum(state.size_bytes or 0 for state in states)
+    return Inspection(source, found.facts, size, len(names), found.template)
+
+
+@contextlib.contextmanager
+def _translated(address: WebAddress, *, on_hub: bool) -> Iterator[None]:
+    """Turn each failure of a request into an InspectionFailed with the next step."""
+    try:
+        yield
     except SourceUnauthorized as error:
         raise InspectionFailed(error.message, hint=_unauthorized_hint(address, on_hub=on_hub)) from None
     except SourceNotFound as error:
@@ -163,7 +192,6 @@ def _remote(source: str, address: WebAddress, signer: Signer | None, *, on_hub: 
         raise InspectionFailed(error.message, hint="only GGUF files can be inspected") from None
     except FileError as error:
         raise InspectionFailed(error.message) from None
-    return Inspection(source, found.facts, size, len(names), found.template)
 
 
 def part_names(name: str) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from automation.cli.dry_run import OlderPreview
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say, say_painted
 from automation.cli.service_lookup import find_service, list_services
 from kubeapi.json_types import Json
@@ -35,7 +36,8 @@ def adopt(
         bool, typer.Option("--all-namespaces", "-A", help="With --all: the services of all namespaces.")
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All services of the namespace, of all kinds.")] = False,
-    preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    older_preview: OlderPreview = False,
     release: Annotated[
         bool, typer.Option("--release", help="Give services back to the controller that had them before.")
     ] = False,
@@ -61,17 +63,17 @@ def adopt(
     The loop must run (`herdsman run --controller-class herdsman`), and the upstream controller must be stopped. Exit
     code 0: done. 1: a service failed; the services before it are taken over, and the command can be repeated.
     """
-    everything = everything or all_namespaces
+    everything, preview = everything or all_namespaces, dry_run or older_preview
     if bool(names) == everything:
         raise typer.BadParameter("name services, or give --all")
     if release and refresh:
         raise typer.BadParameter("--release and --refresh exclude each other")
     if preview and (release or refresh):
         raise typer.BadParameter(
-            "--preview shows what an adoption would change; leave out the other options of adoption"
+            "--dry-run shows what an adoption would change; leave out the other options of adoption"
         )
     if output is OutputFormat.JSON and not (yes or preview):
-        raise typer.BadParameter("-o json cannot ask for a confirmation: add --yes or --preview")
+        raise typer.BadParameter("-o json cannot ask for a confirmation: add --yes or --dry-run")
     from automation.adoption.adopter import Adopter
     from kubeapi.client import KubeClient
     from kubeapi.errors import KubeError

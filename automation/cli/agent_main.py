@@ -27,6 +27,10 @@ def run(arguments: list[str]) -> int:
     words = [word for word in arguments if word != "--"]
     if tuple(words[:2]) == JOIN:
         return invoke(["agent", *words[1:]])
+    if words[:1] == ["doctor"]:
+        # This package has the scope `agent` only.
+        rest = words[2:] if words[1:2] == ["agent"] else words[1:]
+        return invoke(["agent", "doctor", *rest])
     first = next((word for word in arguments if word != "--"), "--help")
     if first in ("-h", "--help"):
         return invoke(["agent", "--help"])

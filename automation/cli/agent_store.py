@@ -56,11 +56,12 @@ def list_(directory: StoreOption = None, output: Output = OutputFormat.TABLE) ->
 def prune(
     directory: StoreOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove the models. Without it, only list them.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the models, which is the default.")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Remove every model that no plan of this host names, and downloads without progress for a week."""
     root = _root(directory)
-
+    yes = yes and not dry_run
     try:
         kept = _named(root)
         chosen = [model for model in stored_models(root) if model.key not in kept]

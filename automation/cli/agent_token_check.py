@@ -1,4 +1,4 @@
-"""A check of `herdsman agent doctor`: the token of a host that joined by an invitation."""
+"""A check of `herdsman doctor agent`: the token of a host that joined by an invitation."""
 
 from __future__ import annotations
 

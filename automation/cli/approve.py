@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from automation.approval.writing import write_approval
+from automation.cli.dry_run import client_of
 from automation.cli.output import OutputFormat, complain, print_json, say
 from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, find_service
@@ -54,6 +55,7 @@ def approve(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the loop has applied the change.")] = True,
     timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait with --wait.")] = 120.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the change, and approve nothing.")] = False,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
@@ -63,7 +65,7 @@ def approve(
     Exit code 2: none is pending. 3: another one is pending.
     """
     try:
-        client = KubeClient.default(kubeconfig, context=context)
+        client = client_of(kubeconfig, context=context, dry_run=dry_run)
         service = find_service(client, namespace, name)
         pending = _pending(service)
         as_text = output is OutputFormat.TABLE
@@ -75,23 +77,32 @@ def approve(
                 hint="read the new change, then approve its digest",
             )
             raise typer.Exit(EXIT_ANOTHER_CHANGE)
-        if not (yes or digest is not None or _agreed(pending)):
+        if not (dry_run or yes or digest is not None or _agreed(pending)):
             raise typer.Exit(1)
         write_approval(client, service, pending)
-        result = _outcome(client, service, pending, timeout_s=timeout_s) if wait else "approved"
+        result = _outcome(client, service, pending, timeout_s=timeout_s) if wait and not dry_run else "approved"
     except Conflict:
         complain(f"`{name}` was edited during the command; nothing was approved", hint="run the command again")
         raise typer.Exit(EXIT_ANOTHER_CHANGE) from None
     except KubeError as error:
         complain(str(error))
         raise typer.Exit(1) from None
-    if as_text:
+    if as_text and dry_run:
+        say("Would approve this change")
+    elif as_text:
         words = {"approved": "Approved; the loop makes the change now", "applied": "The change was made"}
         if result in words:
             say(words[result])
     else:
         metadata = service["metadata"]
-        print_json({"name": metadata["name"], "namespace": metadata["namespace"], "result": result, "change": pending})
+        print_json(
+            {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "result": "dry-run" if dry_run else result,
+                "change": pending,
+            }
+        )
     if result == "changed":
         complain(
             "the loop has not applied the approved change, because another change is pending now",

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from automation.cli.dry_run import DryRun, end_dry_run
 from automation.cli.output import OutputFormat, complain, duration_text, print_json, print_table, say
 from automation.models.cache_claim import CacheClaim
 from automation.models.cache_inventory import (
@@ -135,6 +136,7 @@ def warm(
     timeout_s: Annotated[
         float, typer.Option("--timeout", help="Seconds to wait for the end of the download; 0 does not wait.")
     ] = 7200,
+    dry_run: DryRun = False,
 ) -> None:
     """Download a Model into its namespace's cache before a service needs it, and show the progress."""
     client, options = _client(kubeconfig), _options(image)
@@ -152,6 +154,10 @@ def warm(
         )
     owner = Owner.of(cr)
     job = prefetch_job(model, namespace, owner, options, warm=True)
+    if dry_run:
+        live = find_job(client, namespace, job["metadata"]["name"])
+        same = live is not None and not _ended(live) and _hash(live) == _hash(job)
+        end_dry_run([] if same else [f"download the model by Job {namespace}/{job['metadata']['name']}"])
     try:
         _start(client, namespace, job, namespace_claim(model, namespace, options))
         if timeout_s > 0:
@@ -252,21 +258,23 @@ def _start(client: KubeClient, namespace: str, job: Json, claim: Json) -> None:
     except NotFound:
         client.apply(kinds.CLAIMS, namespace, claim, field_manager=naming.FIELD_MANAGER)
     name = job["metadata"]["name"]
-    try:
-        live = client.get(kinds.JOBS, namespace, name)
-    except NotFound:
-        live = None
+    live = find_job(client, namespace, name)
     if live is not None and (_ended(live) or _hash(live) != _hash(job)):
         client.delete(kinds.JOBS, namespace, name, uid=live["metadata"]["uid"])
         deadline = time.monotonic() + 30
         while live is not None and time.monotonic() < deadline:
             time.sleep(0.2)
-            try:
-                live = client.get(kinds.JOBS, namespace, name)
-            except NotFound:
-                live = None
+            live = find_job(client, namespace, name)
     if live is None:
         client.apply(kinds.JOBS, namespace, job, field_manager=naming.FIELD_MANAGER)
+
+
+def find_job(client: KubeClient, namespace: str, name: str) -> Json | None:
+    """Return a Job; None if there is none. Raises KubeError."""
+    try:
+        return client.get(kinds.JOBS, namespace, name)
+    except NotFound:
+        return None
 
 
 def _follow(client: KubeClient, namespace: str, name: str, *, deadline: float) -> None:

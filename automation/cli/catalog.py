@@ -133,8 +133,8 @@ def check(
 ) -> None:
     """Check that the files of the catalog exist, and that sizes, contexts and headers are those of the files.
 
-    Of each file only the header is requested. HF_TOKEN and HERDSMAN_HUB_URL count as for `inspect`. Exit code 1 when a
-    file is missing or differs.
+    Each variant is one row. Of each file only the header is requested. HF_TOKEN and HERDSMAN_HUB_URL count as for
+    `inspect`. Exit code 1 when a file is missing or differs.
     """
     catalog = _load(source)
     try:
@@ -143,7 +143,7 @@ def check(
         _fail(error)
     hub_url = os.environ.get("HERDSMAN_HUB_URL", HUB)
     checks = [each for entry in entries for each in check_entry(entry, hub_url=hub_url, environment=os.environ)]
-    report_checks(checks, output, fatal="failed")
+    report_checks(checks, output)
 
 
 def _describe(entry: Entry) -> None:
@@ -157,11 +157,24 @@ def _describe(entry: Entry) -> None:
         "Licence": entry.licence or "-; `herdsman inspect` reads it from the file",
         "Capabilities": ", ".join(entry.capabilities),
         "Template": "in the file",
+        "Header": _header_text(entry),
     }
     if entry.released:
         lines["Released"] = entry.released.isoformat()
     for name, text in lines.items():
         say(f"{name + ':':<14}{text}")
+
+
+def _header_text(entry: Entry) -> str:
+    """Describe the numbers of the header, and where they are from."""
+    if entry.header is None:
+        return "unknown; the KV cache counts as a fifth of the weights"
+    text = f"{entry.header.architecture}, {entry.header.layer_count} layers"
+    if not entry.unchecked:
+        return text
+    names = [each.removeprefix("header.") for each in entry.unchecked if each != "header"]
+    which = f"{', '.join(names)}; " if names else ""
+    return f"{text}; source: not yet checked ({which}`herdsman catalog check {entry.id}` compares it)"
 
 
 def _memory_lines(found: Sequence[Fit]) -> list[str]:

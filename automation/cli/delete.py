@@ -9,6 +9,7 @@ import typer
 
 from automation.cli import exits
 from automation.cli.completion import service_names
+from automation.cli.dry_run import DryRun, end_dry_run
 from automation.cli.output import complain, say
 from automation.cli.place_options import Context, Kubeconfig, Namespace, errors_end, full_name, open_place
 
@@ -25,14 +26,20 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Delete services, and their Models where no other service uses them.
 
     Asks before it deletes. Without a terminal it asks nothing, and needs --yes.
     """
+    changes: list[str] = []
     with errors_end():
-        place = open_place(kubeconfig, context)
+        place = open_place(kubeconfig, context, dry_run=changes if dry_run else None)
         services = [place.find(name, namespace) for name in names]
+        if dry_run:
+            for service in services:
+                place.delete(service, purge=purge)
+            end_dry_run(list(dict.fromkeys(changes)))
         if not _agreed([full_name(each) for each in services], place.title, yes=yes):
             raise typer.Exit(exits.FAILED)
         for service in services:

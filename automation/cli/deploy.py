@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from automation.cli import exits
+from automation.cli.dry_run import DryRun
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import print_json, say, say_painted, say_yaml
 from automation.cli.place_options import Kubeconfig, Namespace, errors_end, full_name, open_place
@@ -117,7 +118,7 @@ def deploy(
         typer.Option("--wait/--no-wait", "-w", help="Wait until the service answers; the default on a terminal."),
     ] = None,
     timeout: Annotated[str, typer.Option(help="Longest wait, as 10m.")] = "10m",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    dry_run: DryRun = False,
     output: Annotated[
         DeployFormat,
         typer.Option("-o", "--output", help="yaml or json only print the documents, to keep in git."),

@@ -24,6 +24,7 @@ from automation.cli.output import (
 )
 from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, find_service
+from automation.places.cluster_states import context_of
 from automation.places.running_on import processes_by_service, runs_on
 from automation.places.service_view import conditions_of, is_replica, observed_generation, view_of
 from components import naming
@@ -130,6 +131,7 @@ def describe_service(
         "runtime": "" if view.kind else spec.get("runtime", "llamacpp"),
         "mode": status.get("mode", ""),
         "runsOn": runs_on(service, process),
+        "context": _context(spec, process),
         "endpoint": view.endpoint,
         "gateway": status.get("gateway") or {},
         "priority": status.get("effectivePriority"),
@@ -158,6 +160,21 @@ def _model(model: Json | None, *, now: datetime) -> Json:
         return {"phase": "missing"} if model is None else {}
     row = model_row(model, now=now)
     return {key: row[key] for key in ("phase", "size", "architecture", "quantization", "source") if row[key]}
+
+
+def _context(spec: Json, process: Json | None) -> str:
+    """Describe the context, and who chose it; empty where neither the service nor a host sets one."""
+    tokens = context_of(spec, process)
+    if tokens is None or spec.get("contextSize"):
+        return "" if tokens is None else f"{tokens:,} tokens"
+    chosen = ((process or {}).get("metadata", {}).get("annotations") or {}).get(naming.ANNOTATION_DEFAULT_CONTEXT, "")
+    if chosen == "pending":
+        why = "the model or the host was not known when the process was made"
+    elif chosen:
+        why = "chosen by the model and the host's memory"
+    else:
+        why = "the default of an earlier version; delete the HostProcess for the present default"
+    return f"{tokens:,} tokens ({why})"
 
 
 def _queue(status: Json) -> Json:
@@ -256,6 +273,7 @@ def print_description(description: Json) -> None:
     line("Model", f"{model['name']} ({about})" if about else model["name"])
     line("Engine", ", ".join(part for part in (description.get("runtime", ""), description.get("mode", "")) if part))
     line("Runs on", description["runsOn"])
+    line("Context", description.get("context", ""))
     line("Endpoint", description.get("endpoint", ""))
     line("Outside", description.get("gateway", {}).get("endpoint", ""))
     line("Replicas", counts_text(description["counts"]))

@@ -2,7 +2,7 @@
 
 `take` writes files and releases the objects from the loop; then `pulumi up` imports them. `give` applies the files, the
 loop adopts the objects, and the stack drops them from its state. `automation.adoption.moving` does the work. Exit
-codes: 0 done, or possible (`--preview`); 1 nothing was done, or a step failed; the message says which.
+codes: 0 done, or possible (`--dry-run`); 1 nothing was done, or a step failed; the message says which.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 import yaml
 
+from automation.cli.dry_run import OlderPreview
 from automation.cli.output import complain, say
 from automation.cli.service_lookup import NAME_HELP, find_service, split_or_end
 from kubeapi.json_types import Json
@@ -35,8 +36,8 @@ PULUMI_TIMEOUT_S = 300.0
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help=f"Services: {NAME_HELP}")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the services.")]
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]
-Preview = Annotated[
-    bool, typer.Option("--preview", help="Only show what the command would do, and which pods would restart.")
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show what the command would do, and which pods would restart.")
 ]
 
 
@@ -50,7 +51,8 @@ def take(
         ),
     ],
     namespace: Namespace = None,
-    preview: Preview = False,
+    dry_run: DryRun = False,
+    preview: OlderPreview = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Move services from the loop to a static fleet: write them into a file, and release them from the loop.
@@ -69,9 +71,9 @@ def take(
     if into.exists() and into.read_text() != text:
         complain(f"{into} exists already with other content; nothing was changed")
         raise typer.Exit(1)
-    say(f"{'Would write' if preview else 'Wrote'} {into}; the stack's config needs:\n")
+    say(f"{'Would write' if dry_run or preview else 'Wrote'} {into}; the stack's config needs:\n")
     say(yaml.safe_dump(_config(moves, into, options), sort_keys=False))
-    if preview:
+    if dry_run or preview:
         return
     into.parent.mkdir(parents=True, exist_ok=True)
     into.write_text(text)
@@ -97,7 +99,8 @@ def give(
         ),
     ] = "",
     cwd: Annotated[Path, typer.Option("--cwd", help="Folder of the stack's Pulumi.yaml.")] = Path(),
-    preview: Preview = False,
+    dry_run: DryRun = False,
+    preview: OlderPreview = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Move services from a static fleet to the loop: apply them, wait for the loop, update the stack.
@@ -117,7 +120,7 @@ def give(
     _report(moves, "The loop adopts {name}: {objects} stay unchanged")
     deployment = _exported(stack, cwd) if stack else None
     urns = [urn for move in moves for urn in _or_end(_urns, move.key, deployment)]
-    if preview:
+    if dry_run or preview:
         for urn in urns:
             say(f"Stack {stack} would forget {urn}")
         return
@@ -138,14 +141,15 @@ def forget(
     stack: Annotated[str, typer.Option("--stack", help="Stack to remove the services from.")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the services.")] = "default",
     cwd: Annotated[Path, typer.Option("--cwd", help="Folder of the stack's Pulumi.yaml.")] = Path(),
-    preview: Preview = False,
+    dry_run: DryRun = False,
+    preview: OlderPreview = False,
 ) -> None:
     """Remove services from a stack's state. Nothing in the cluster changes."""
     deployment = _exported(stack, cwd)
     urns = [urn for name in dict.fromkeys(names) for urn in _urns_by_name(name, namespace, deployment)]
     for urn in urns:
-        say(f"{'Would forget' if preview else 'Forgetting'} {urn}")
-    if urns and not preview:
+        say(f"{'Would forget' if dry_run or preview else 'Forgetting'} {urn}")
+    if urns and not (dry_run or preview):
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
 
 

@@ -12,6 +12,7 @@ import typer
 
 from agent.server.cluster.host_lease import lease_name
 from automation.cli import host_rows as rows
+from automation.cli.dry_run import DryRun, client_of, end_dry_run
 from automation.cli.host_arguments import check_host_name, labels_of
 from automation.cli.host_doctor import examine
 from automation.cli.host_invite import invite
@@ -115,7 +116,7 @@ def add(
         list[str] | None, typer.Option(help="Runtime that may be placed on the host. The default is all runtimes.")
     ] = None,
     kubeconfig: Kubeconfig = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the object and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the object, and write nothing.")] = False,
 ) -> None:
     """Create a Host, or change one. Omitted fields stay as they are.
 
@@ -162,16 +163,16 @@ def add(
 
 
 @app.command()
-def cordon(name: Name, kubeconfig: Kubeconfig = None) -> None:
+def cordon(name: Name, kubeconfig: Kubeconfig = None, dry_run: DryRun = False) -> None:
     """Place no new service on a host. Its processes keep running."""
-    _say(kubeconfig, name, {"unschedulable": True})
+    _say(kubeconfig, name, {"unschedulable": True}, dry_run=dry_run)
     say(f"Host `{name}` is cordoned: it gets no new services")
 
 
 @app.command()
-def uncordon(name: Name, kubeconfig: Kubeconfig = None) -> None:
+def uncordon(name: Name, kubeconfig: Kubeconfig = None, dry_run: DryRun = False) -> None:
     """Allow services on a host again. Ends a drain."""
-    _say(kubeconfig, name, {"unschedulable": False, "drain": False})
+    _say(kubeconfig, name, {"unschedulable": False, "drain": False}, dry_run=dry_run)
     say(f"Host `{name}` gets new services again")
 
 
@@ -182,12 +183,13 @@ def drain(
         float, typer.Option("--timeout", help="Seconds to wait for the end of the drain; 0 does not wait.")
     ] = 600,
     kubeconfig: Kubeconfig = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Move all movable services away, and place none. Exit code 1 when some are still there at the end.
 
     A pinned service stays, and so does one that fits on no other host. Both are named with the reason.
     """
-    client = _say(kubeconfig, name, {"unschedulable": True, "drain": True})
+    client = _say(kubeconfig, name, {"unschedulable": True, "drain": True}, dry_run=dry_run)
     deadline = time.monotonic() + timeout_s
     shown = ""
     while True:
@@ -217,9 +219,10 @@ def remove(
     name: Name,
     force: Annotated[bool, typer.Option("--force", help="Delete the host even if services are placed there.")] = False,
     kubeconfig: Kubeconfig = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Delete a host: its Host and its Lease. Refused while services are placed there."""
-    client = _client(kubeconfig)
+    client = _client(kubeconfig, dry_run=dry_run)
     try:
         found = client.get(kinds.HOSTS, None, name)
         placed = rows.placed_on(client.list(kinds.HOST_PROCESSES)["items"], name)
@@ -235,6 +238,8 @@ def remove(
         raise typer.Exit(1) from None
     except KubeError as error:
         _fail(error)
+    if dry_run:
+        end_dry_run(client)
     say(f"Host `{name}` was deleted")
     if (found.get("spec") or {}).get("transport", "agent") == "agent":
         say(
@@ -243,9 +248,9 @@ def remove(
         )
 
 
-@app.command()
+@app.command(hidden=True)
 def doctor(name: Name, kubeconfig: Kubeconfig = None, output: Output = OutputFormat.TABLE) -> None:
-    """Check everything that a host needs to serve. Exit code 1 when something is missing."""
+    """Check everything that a host needs to serve: the older name of `herdsman doctor host NAME`."""
     client = _client(kubeconfig)
     try:
         checks = examine(client, name, now=datetime.now(UTC))
@@ -257,9 +262,9 @@ def doctor(name: Name, kubeconfig: Kubeconfig = None, output: Output = OutputFor
     report_checks(checks, output)
 
 
-def _client(kubeconfig: str | None) -> KubeClient:
+def _client(kubeconfig: str | None, *, dry_run: bool = False) -> KubeClient:
     try:
-        return KubeClient.default(kubeconfig)
+        return client_of(kubeconfig, dry_run=dry_run)
     except KubeError as error:
         _fail(error)
 
@@ -286,8 +291,8 @@ def _write(client: KubeClient, wanted: Json) -> str:
     return "has these values already" if same else "was changed"
 
 
-def _say(kubeconfig: str | None, name: str, spec: Json) -> KubeClient:
-    client = _client(kubeconfig)
+def _say(kubeconfig: str | None, name: str, spec: Json, *, dry_run: bool) -> KubeClient:
+    client = _client(kubeconfig, dry_run=dry_run)
     try:
         client.patch(kinds.HOSTS, None, name, {"spec": spec}, field_manager=FIELD_MANAGER)
     except NotFound:
@@ -295,6 +300,8 @@ def _say(kubeconfig: str | None, name: str, spec: Json) -> KubeClient:
         raise typer.Exit(1) from None
     except KubeError as error:
         _fail(error)
+    if dry_run:
+        end_dry_run(client)
     return client
 
 

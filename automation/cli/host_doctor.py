@@ -1,4 +1,4 @@
-"""The checks of `herdsman host doctor`, from the cluster. `herdsman agent doctor` checks on the machine itself."""
+"""The checks of `herdsman doctor host`, from the cluster. `herdsman doctor agent` checks on the machine itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def judge(host: Json, lease: Json | None, placed: list[Json], *, now: datetime) 
         hint = (
             "read the loop's log"
             if by_ssh
-            else "run `herdsman agent status` and `herdsman agent doctor` on the machine"
+            else "run `herdsman agent status` and `herdsman doctor agent` on the machine"
         )
         yield Check(
             "ready",

@@ -21,6 +21,7 @@ from agent.server.joining.invitation import Invitation, InvitationWrong, encoded
 from agent.server.joining.leftovers import ANNOTATION_INVITED, ANNOTATION_JOINED, invitation_name
 from agent.server.joining.token import request_token
 from automation.cli import host_rows as rows
+from automation.cli.dry_run import DryRun, client_of, end_dry_run
 from automation.cli.duration_argument import duration_s
 from automation.cli.host_arguments import labels_of
 from automation.cli.host_revoke import delete_objects
@@ -66,6 +67,7 @@ def invite(
         typer.Option("--again", help="Replace the host's identity: its tokens and its earlier invitation end now."),
     ] = False,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Invite a machine to join as a host. Prints an invitation that can be used once, and that ends.
 
@@ -81,17 +83,19 @@ def invite(
         raise typer.BadParameter(f"--out: {out} exists already; name a new file")
     try:
         place = _place(kubeconfig, server, ca_file)
-        client = KubeClient.default(kubeconfig)
+        client = client_of(kubeconfig, dry_run=dry_run)
         _check(client, name, again=again)
         _check_namespaces(client, served)
         _warn_of_policies(client)
         known = _replace_identity(client, name)
         host = _make_host(client, name, labels)
-        if known:
+        if known and not dry_run:
             say(f"Waiting {FORGET_S:.0f} s until the API server has forgotten earlier tokens of the host", err=True)
             time.sleep(FORGET_S)
         for kind, where, body in (*host_identity.host_objects(name, served), *_invitation(client, name)):
             client.apply(kind, where, body, field_manager=FIELD_MANAGER, force=True)
+        if dry_run:
+            end_dry_run(client)
         token, expires = request_token(client, namespace=SYSTEM_NAMESPACE, account=invitation_name(name), life_s=life_s)
         _reset_lease(client, name, expires)
         text = encoded(Invitation(host=name, token=token, expires=expires, namespaces=",".join(served), **place))

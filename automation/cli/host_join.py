@@ -29,6 +29,7 @@ from agent.server.joining.token import TokenWrong, claims_of, fingerprint, reque
 from agent.steps.machine import Machine, MachineError
 from automation.cli.agent_installation import Installation
 from automation.cli.agent_service import DEFAULT_NAME, Name, OwnUser, carry_out, prepare, this_machine
+from automation.cli.dry_run import DryRun, end_dry_run
 from automation.cli.output import complain, say
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -92,6 +93,7 @@ def join(
     ] = True,
     name: Name = DEFAULT_NAME,
     own_user: OwnUser = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Make this machine a host of a cluster by an invitation of `herdsman host invite`.
 
@@ -108,9 +110,12 @@ def join(
         installed = None
         if install:
             options = [*context.args, *_options(invitation, where)]
-            installed = prepare(machine, options, name=name, user=user, own_user=own_user)
+            installed = prepare(machine, options, name=name, user=user, own_user=own_user, dry_run=dry_run)
         elif context.args:
             raise typer.BadParameter(f"`{context.args[0]}` is an option of the agent, which --no-install leaves out")
+        if dry_run:
+            changes = [f"make this machine host {invitation.host} of {invitation.server}", f"write {where}"]
+            end_dry_run([*changes, *(["install the agent as a service of this machine"] if install else [])])
         target = Target(where, installed.user if installed else user or machine.facts.user, machine)
         expires = _joined(invitation, target)
     except InvitationWrong as error:

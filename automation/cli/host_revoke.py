@@ -14,6 +14,7 @@ import typer
 from agent.contract import LABEL_HOST
 from agent.server.cluster.host_lease import lease_name
 from agent.server.joining.leftovers import ANNOTATION_INVITED, ANNOTATION_JOINED, invitation_name
+from automation.cli.dry_run import DryRun, client_of, end_dry_run
 from automation.cli.output import complain, say
 from automation.install import host_identity
 from automation.settings import SYSTEM_NAMESPACE
@@ -34,6 +35,7 @@ ORDER = (
 def revoke(
     name: Annotated[str, typer.Argument(metavar="HOST", help="Name of the host.")],
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """End the rights of a host, all its tokens and its invitation, at once. Cordons the host.
 
@@ -43,7 +45,7 @@ def revoke(
     if why := host_identity.refusal(name):
         raise typer.BadParameter(f"`{name}` cannot be a host that joined: {why}")
     try:
-        client = KubeClient.default(kubeconfig)
+        client = client_of(kubeconfig, dry_run=dry_run)
         _check(client, name)
         ended = delete_objects(client, name, f"{LABEL_HOST}={name}")
         cordoned = _cordon(client, name)
@@ -53,6 +55,8 @@ def revoke(
     if not ended:
         complain(f"host `{name}` has no identity and no invitation", hint="`herdsman host list`")
         raise typer.Exit(1)
+    if dry_run:
+        end_dry_run(client)
     say(f"The identity of host `{name}` has ended: {ended} objects were deleted")
     if cordoned:
         say(f"The host is cordoned. `herdsman host remove {name}` deletes it")

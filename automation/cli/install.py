@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from automation.cli.dry_run import DryRun, OlderPreview
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 from automation.engine.port import Change, EngineFailed
 from automation.install.comparison import Compared
@@ -46,7 +47,7 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except TakeOverNeeded as error:
-        complain(str(error), hint="`--preview` shows the changes; add `--take-over` to apply them")
+        complain(str(error), hint="`--dry-run` shows the changes; add `--take-over` to apply them")
     except InstallRefused as error:
         complain(str(error))
     except ToolMissing as error:
@@ -111,9 +112,8 @@ EXIT_CHANGES = 2
 
 
 def install(
-    preview: Annotated[
-        bool, typer.Option("--preview", help="Only show what would change. Exit with 2 if something would change.")
-    ] = False,
+    dry_run: DryRun = False,
+    preview: OlderPreview = False,
     render: Annotated[bool, typer.Option("--render", help="Only print the objects as YAML. Needs no cluster.")] = False,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Change objects that another manager installed, such as LLMKube's CRDs.")
@@ -267,7 +267,7 @@ def install(
                 f"metrics; the installation leaves it alone, and the loop scales services by requests itself",
                 hint="omit --external-metrics, or remove that adapter first",
             )
-        if preview:
+        if dry_run or preview:
             comparison = installer.compare(options)
             show_comparison(comparison, output)
             raise typer.Exit(EXIT_CHANGES if comparison.changed else 0)

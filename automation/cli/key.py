@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from automation.cli.dry_run import DryRun, client_of, end_dry_run
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import OutputFormat, age_text, complain, duration_text, print_json, print_table, say
 from automation.cli.rotate_engine import rotate_engine
@@ -74,6 +75,7 @@ def create(
     namespace: Namespace = KEYS_NAMESPACE,
     output: Output = OutputFormat.TABLE,
     kubeconfig: Kubeconfig = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Make a key and print it. It is shown only now: the cluster keeps its hash.
 
@@ -96,7 +98,7 @@ def create(
     caller = Caller(key_id, name, team, tuple(models or ()), limits.limits(key_id))
     secret = secret_of(text, caller, expires_s, limits)
     with _errors(namespace):
-        client = KubeClient.default(kubeconfig)
+        client = client_of(kubeconfig, dry_run=dry_run)
         if any(key.caller.name == name for _, key in _keys(client, namespace) if key is not None):
             complain(
                 f"a key named `{name}` exists",
@@ -109,6 +111,8 @@ def create(
             metadata = {"name": namespace}
             client.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         client.create(kinds.SECRETS, namespace, secret, field_manager=FIELD_MANAGER)
+    if dry_run:
+        end_dry_run(client)
     if output is OutputFormat.JSON:
         print_json({**_shown(Key(caller, "", expires_s)), "key": text})
         return
@@ -136,10 +140,11 @@ def revoke(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name or id of the key.")],
     namespace: Namespace = KEYS_NAMESPACE,
     kubeconfig: Kubeconfig = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Revoke a key. Gateways refuse it within seconds; answers in progress go on."""
     with _errors(namespace):
-        client = KubeClient.default(kubeconfig)
+        client = client_of(kubeconfig, dry_run=dry_run)
         found = [secret for secret, key in _keys(client, namespace) if name in _names(secret, key)]
         if not found:
             complain(f"no key in namespace `{namespace}` has the name or id `{name}`", hint="see `herdsman key list`")
@@ -148,6 +153,8 @@ def revoke(
             complain(f"{len(found)} keys have the name `{name}`", hint="give the id that `herdsman key list` shows")
             raise typer.Exit(1)
         client.delete(kinds.SECRETS, namespace, found[0]["metadata"]["name"])
+    if dry_run:
+        end_dry_run(client)
     say(f"Revoked key `{name}`")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent.stop_signals import STOP_SIGNALS, on_stop_signal
+from automation.cli.dry_run import DryRun, end_dry_run
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def up(
         list[str] | None,
         typer.Option(help="Private host name or CIDR that models may come from. May be repeated.", show_default=False),
     ] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Serve the Models and services of ~/.config/herdsman/local on this machine, without a cluster and without root.
 
@@ -55,6 +57,11 @@ def up(
     if foreground and at_login:
         raise typer.BadParameter("--foreground and --at-login exclude each other")
     folders = LocalFolders.of_user()
+    if dry_run:
+        found = running_instance(folders)
+        address = listen or (Settings.read(folders.settings) or Settings()).listen
+        _check_address(address)
+        end_dry_run([] if found is not None else [f"serve the services of {folders.config} on http://{address}/v1"])
     try:
         folders.make()
     except OSError as error:
@@ -114,17 +121,21 @@ def status(
 
 
 @app.command()
-def down() -> None:
+def down(dry_run: DryRun = False) -> None:
     """End local mode and the models that it runs, and wait until they have ended. Files and models stay.
 
     A login item is removed, so that it does not start again.
     """
+    from agent.steps.local import LocalMachine
     from automation.local import background, login_item
     from automation.local.folders import LocalFolders
     from automation.local.instance import running_instance
 
     folders = LocalFolders.of_user()
     was_up = running_instance(folders) is not None
+    if dry_run:
+        removed_item = ["remove the login item"] if login_item.is_installed(LocalMachine().facts) else []
+        end_dry_run([*(["end local mode and the models that it runs"] if was_up else []), *removed_item])
     try:
         removed = login_item.remove()
     except login_item.LoginItemFailed as error:

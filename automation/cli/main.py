@@ -68,7 +68,7 @@ COMMANDS = {
     "history": (
         "List the applied versions of a service, the newest first; `*` marks the version that equals its present spec."
     ),
-    "rollback": "Write the spec of an earlier revision back, after a preview. Exit code 2: --preview found changes.",
+    "rollback": "Write the spec of an earlier revision back, after a preview. Exit code 2: --dry-run found changes.",
     "export": "Print the deployment of the stack. `pulumi stack import --file …` imports it into a stack of that name.",
     "logs": "Show the log of a service's engine.",
     "inspect": "Show licence, chat template, layers and memory of a model, without downloading it.",
@@ -86,7 +86,7 @@ COMMANDS = {
     "gateway": "Serve the OpenAI API for all services: requests go to a replica of the model that they name.",
     "usage": "Show the requests, tokens and costs of the gateway's clients.",
     "completion": "Print the script for completion in a shell: `source <(herdsman completion bash)`.",
-    "doctor": "Check tools, cluster, CRDs, operator and permissions.",
+    "doctor": "Check cluster, loop, hosts, gateway, agent and local mode, and name what to do.",
 }
 """Each command with the first paragraph of its docstring."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 from dataclasses import asdict
 from datetime import datetime
 
-from automation.console.check import Check
+from automation.console.check import FATAL, Check
 from kubeapi.json_types import Json
 
 # rich is imported where it is used, so that commands that print plain text do not wait for it.
@@ -181,14 +181,14 @@ def _kept_codes(padding: re.Match[str]) -> str:
     return padding[0].replace(" ", "")
 
 
-def report_checks(checks: Sequence[Check], output: OutputFormat, *, fatal: str = "missing") -> None:
-    """Print checks. Raises typer.Exit(1) when one of them has the state `fatal`."""
+def report_checks(checks: Sequence[Check], output: OutputFormat) -> None:
+    """Print checks. Raises typer.Exit(1) when one of them is missing or has failed."""
     if output is OutputFormat.JSON:
         print_json([asdict(check) for check in checks])
     else:
         rows = [(check.check, check.state, check.detail, check.hint) for check in checks]
         print_table(("CHECK", "STATE", "DETAIL", "WHAT TO DO"), rows, phase_column=1)
-    if any(check.state == fatal for check in checks):
+    if any(check.state in FATAL for check in checks):
         raise typer.Exit(1)
 
 

@@ -36,19 +36,24 @@ Context = Annotated[
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.", show_default=False)]
 
 
-def local_place() -> Place | None:
+def local_place(dry_run: list[str] | None = None) -> Place | None:
     """Return this machine as a place; None while it is not set up to serve models without a cluster."""
     from automation.local.place import find_local_place
 
-    return find_local_place()
+    return find_local_place(dry_run)
 
 
-def open_place(kubeconfig: str | None, context: str | None) -> Place:
-    """Return the place of a command. Raises NoAccess."""
+def open_place(kubeconfig: str | None, context: str | None, *, dry_run: list[str] | None = None) -> Place:
+    """Return the place of a command. Raises NoAccess.
+
+    With `dry_run` the place changes nothing, and adds each change that it would make to this list.
+    """
     from automation.places.choice import choose_place
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return choose_place(kubeconfig=kubeconfig, context=context, local=local_place, colour=colour)
+    return choose_place(
+        kubeconfig=kubeconfig, context=context, local=lambda: local_place(dry_run), colour=colour, dry_run=dry_run
+    )
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from automation.cli.dry_run import DryRun, end_dry_run
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import say
 from automation.cli.place_options import Context, Kubeconfig, Namespace, errors_end, open_place
@@ -35,17 +36,21 @@ def pull(
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Download a model into the cache of its namespace, so that a service starts without a wait.
 
     Makes the Model if there is none. An interrupted download goes on. Exit code 3: it did not end in time.
     """
     timeout_s = float(duration_s(timeout, "--timeout"))
+    changes: list[str] = []
     with errors_end(), late_ends():
-        place = open_place(kubeconfig, context)
+        place = open_place(kubeconfig, context, dry_run=changes if dry_run else None)
         where = namespace or place.default_namespace
         model = _model(place, name, where, source)
         place.apply([model])
+        if dry_run:
+            end_dry_run(changes)
         _follow(place, model["metadata"]["name"], where, timeout_s)
     say(f"Model {where}/{model['metadata']['name']} is downloaded")
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from automation.cache.service_index import models_of as named_models
+from automation.cli.dry_run import DryRun, OlderPreview
 from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json, say, say_painted
 from automation.cli.place_options import Context
@@ -67,13 +68,15 @@ def rollback(
             "specs of that revision.",
         ),
     ] = False,
-    preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
+    dry_run: DryRun = False,
+    preview: OlderPreview = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Write the spec of an earlier revision back, after a preview. Exit code 2: --preview found changes."""
+    """Write the spec of an earlier revision back, after a preview. Exit code 2: --dry-run found changes."""
+    dry_run = dry_run or preview
     try:
         client = KubeClient.default(kubeconfig, context=context)
         service = find_service(client, namespace, name)
@@ -83,9 +86,9 @@ def rollback(
         as_terminal_text = output is OutputFormat.TABLE
         if as_terminal_text:
             _tell(plan, shown)
-        if not preview and not _agreed(yes=yes, revision=plan.revision):
+        if not dry_run and not _agreed(yes=yes, revision=plan.revision):
             raise typer.Exit(1)
-        if not preview:
+        if not dry_run:
             _write(client, plan, [service, *models])
     except NothingToRestore as nothing:
         complain(str(nothing))
@@ -99,10 +102,10 @@ def rollback(
     if not as_terminal_text:
         from automation.preview.report import as_json
 
-        print_json({"revision": plan.revision.number, "written": not preview, "preview": as_json(shown)})
-    elif not preview:
+        print_json({"revision": plan.revision.number, "written": not dry_run, "preview": as_json(shown)})
+    elif not dry_run:
         say(f"Wrote revision {plan.revision.number}; `herdsman get {name}` shows the progress")
-    if preview and shown.changed:
+    if dry_run and shown.changed:
         raise typer.Exit(2)
 
 
@@ -182,7 +185,7 @@ def _agreed(*, yes: bool, revision: Revision) -> bool:
     if not sys.stdin.isatty():
         complain(
             "cannot ask for a confirmation: standard input is not a terminal",
-            hint="add --yes to write without a question, or --preview to only look",
+            hint="add --yes to write without a question, or --dry-run to only look",
         )
         return False
     return typer.confirm(f"Write revision {revision.number}?")

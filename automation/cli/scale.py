@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from automation.cli.dry_run import DryRun, end_dry_run
 from automation.cli.output import say
 from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, full_name, open_place
 
@@ -16,15 +17,19 @@ def scale(
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Change the number of a service's replicas.
 
     If an autoscaler owns the number, the command says so.
     """
+    changes: list[str] = []
     with errors_end():
-        place = open_place(kubeconfig, context)
+        place = open_place(kubeconfig, context, dry_run=changes if dry_run else None)
         service = place.find(name, namespace)
         note = place.scale(service, replicas)
+    if dry_run:
+        end_dry_run(changes)
     say(f"Scaled {full_name(service)} to {replicas} replica{'' if replicas == 1 else 's'}")
     if note:
         say(f"Note: {note}", err=True)

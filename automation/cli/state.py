@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from automation.cli.dry_run import DryRun, end_dry_run
 from automation.cli.output import OutputFormat, complain, print_json, print_table, report_checks, say
 from automation.cli.state_access import (
     check_quiet,
@@ -100,6 +101,7 @@ def move(
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
     project: Project = naming.PROJECT,
+    dry_run: DryRun = False,
 ) -> None:
     """Copy all stacks to another backend and verify them. FROM stays as it is; the command can be repeated."""
     from automation.state.transfer import check_free, count, for_each, put, read
@@ -108,6 +110,9 @@ def move(
     if there.state.rstrip("/") == wanted.state.rstrip("/"):
         raise typer.BadParameter("FROM and TO are the same")
     check_quiet(wanted, kubeconfig, force=force)
+    if dry_run:
+        with opened(there, project=project) as old:
+            end_dry_run([f"copy stack {name} to {target}" for name in sorted(names_of(old))])
     with (
         opened(there, project=project) as old,
         opened(wanted, make=True, old_passphrase=passphrase_of(there), project=project) as new,
@@ -172,6 +177,7 @@ def restore(
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
     project: Project = naming.PROJECT,
+    dry_run: DryRun = False,
 ) -> None:
     """Restore the stacks of a backup and verify them. The whole file is checked before anything is written."""
     from automation.state import archive
@@ -183,6 +189,8 @@ def restore(
         fail(str(error), hint="nothing was restored")
     settings = settings_of(state, passphrase_file)
     check_quiet(settings, kubeconfig, force=force)
+    if dry_run:
+        end_dry_run([f"restore stack {name}" for name in sorted(exports)])
     with opened(settings, make=True, project=project) as backend:
         there = names_of(backend)
 
@@ -203,6 +211,7 @@ def unlock(
     passphrase_file: PassphraseFile = None,
     yes: Yes = False,
     project: Project = naming.PROJECT,
+    dry_run: DryRun = False,
 ) -> None:
     """Release a lock that a dead process left on a stack. Shows its holder, and asks."""
     from automation.engine.port import EngineFailed, Stack
@@ -215,6 +224,8 @@ def unlock(
                 say(f"{stack} is not locked")
                 return
             by, since = holder
+            if dry_run:
+                end_dry_run([f"release the lock of {by} since {since} on stack {stack}"])
             confirm(f"{stack} is locked by {by} since {since}. Has that process ended?", yes=yes)
             backend.states.unlock(Stack(stack), Run(60.0))
         except EngineFailed as error:
@@ -223,7 +234,13 @@ def unlock(
 
 
 @app.command()
-def repair(stack: StackName, state: State = None, passphrase_file: PassphraseFile = None, yes: Yes = False) -> None:
+def repair(
+    stack: StackName,
+    state: State = None,
+    passphrase_file: PassphraseFile = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
     """Make an unreadable stack again. Objects stay: the next change of each service adopts them."""
     from automation.engine.port import EngineFailed, Stack, StateUnreadable
     from automation.engine.stack_cli import Run
@@ -233,6 +250,8 @@ def repair(stack: StackName, state: State = None, passphrase_file: PassphraseFil
             try:
                 export = backend.states.export(Stack(stack), Run(60.0))
             except StateUnreadable as error:
+                if dry_run:
+                    end_dry_run([f"start stack {stack} with an empty state, and keep a copy of the unreadable one"])
                 confirm(
                     f"{error.message}\nStart {stack} with an empty state? A copy of the unreadable state is kept.",
                     yes=yes,
@@ -255,6 +274,7 @@ def rekey(
     force: Force = False,
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
+    dry_run: DryRun = False,
 ) -> None:
     """Encrypt all stacks with the given passphrase. Without the old passphrase, only stacks without secrets."""
     from automation.engine.key_keeper import read_passphrase
@@ -267,6 +287,10 @@ def rekey(
     check_quiet(settings, kubeconfig, force=force)
     old = read_passphrase(old_passphrase_file) if old_passphrase_file else None
     with opened(settings, old_passphrase=old) as backend:
+        if dry_run:
+            exports = {name: read(backend, name) for name in sorted(names_of(backend))}
+            sealed = [name for name, export in exports.items() if not opens(export, backend.keeper)]
+            end_dry_run([f"encrypt stack {name} with the given passphrase" for name in sealed])
 
         def seal(name: str) -> Transfer:
             check_free(backend, name)
@@ -289,6 +313,7 @@ def prune(
     force: Force = False,
     kubeconfig: Kubeconfig = None,
     output: Output = OutputFormat.TABLE,
+    dry_run: DryRun = False,
 ) -> None:
     """Delete Pulumi's history of all runs, which takes two files for each in a bucket or table. States stay."""
     from automation.engine.port import Stack
@@ -298,6 +323,8 @@ def prune(
     settings = settings_of(state, passphrase_file)
     check_quiet(settings, kubeconfig, force=force)
     with opened(settings) as backend:
+        if dry_run:
+            end_dry_run([f"delete the history of stack {name}" for name in sorted(names_of(backend))])
 
         def renew(name: str) -> Transfer:
             check_free(backend, name)

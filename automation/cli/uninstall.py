@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from automation.cli.dry_run import DryRun, end_dry_run
 from automation.cli.install import connected, exit_on_error, show_changes
 from automation.cli.output import OutputFormat, say
 from automation.settings import SYSTEM_NAMESPACE
@@ -24,6 +25,7 @@ def uninstall(
     ] = None,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
+    dry_run: DryRun = False,
 ) -> None:
     """Remove the operator. Models, services, claims, CRDs and all running replicas stay as they are.
 
@@ -35,6 +37,13 @@ def uninstall(
         raise typer.BadParameter("--confirm-objects needs --crds")
     with exit_on_error():
         to = connected(kubeconfig)
+        if dry_run:
+            objects = to.installer.installed(namespace)
+            counts = removal.count_objects(to.client) if crds else {}
+            deleted = [
+                f"delete {count} {kind}, and their pods and processes" for kind, count in counts.items() if count
+            ]
+            end_dry_run([*(f"delete {each.kind} {each.name}" for each in objects), *deleted])
         if not yes:
             typer.confirm(f"Remove the operator from namespace {namespace}?", abort=True)
         if crds:

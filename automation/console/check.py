@@ -1,8 +1,13 @@
-"""The result of one check. `herdsman doctor` and the doctors of state, hosts and agents make them."""
+"""The result of one check. `herdsman doctor` and `herdsman state doctor` make them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+SKIPPED = "skipped"
+"""The state of what was not checked."""
+FATAL = frozenset({"missing", "failed"})
+"""The states with which a command exits with code 1."""
 
 
 @dataclass(frozen=True)
@@ -11,6 +16,6 @@ class Check:
 
     check: str
     state: str
-    """ok, warning or missing (for an agent: failed). Only missing or failed makes the command exit with code 1."""
+    """ok, warning, skipped, or missing (for an agent: failed). Only missing and failed have exit code 1."""
     detail: str
     hint: str = ""

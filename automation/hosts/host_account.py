@@ -84,6 +84,19 @@ class HostAccount:
         limit = request.limit_bytes(self.capacity)
         return limit is None or self.reserved_bytes + promised_bytes + self.grows_by(request) <= limit
 
+    def reserved_without(self, which: tuple[ServiceKey, int], request: PlacementRequest) -> int:
+        """Return the memory that others have reserved beside a replica with this request.
+
+        Members of its own group that take turns do not count.
+        """
+        alone, largest = 0, dict[tuple[str, str], int]()
+        for each in (reservation for key, reservation in self.placed.items() if key != which):
+            if each.group is None or each.stays_in_memory:
+                alone += each.memory_bytes
+            elif each.group != request.group or request.stays_in_memory:
+                largest[each.group] = max(largest.get(each.group, 0), each.memory_bytes)
+        return alone + sum(largest.values())
+
     def _count(self, reservation: Reservation, sign: int) -> None:
         if reservation.group is None or reservation.stays_in_memory:
             self.alone_bytes += sign * reservation.memory_bytes

@@ -17,6 +17,7 @@ from automation.hosts import placement
 from automation.hosts.host_account import FitResults, HostAccount, Reservation
 from automation.hosts.placement import HostCapacity, PlacementRequest, Refusals, Requirements
 from program.desired.keys import ServiceKey
+from program.host_context import HostRoom
 
 MOST_ANSWERS = 128
 """Number of different requirements for which results are cached."""
@@ -165,6 +166,15 @@ class HostAllocations:
             who = self._put(key, replica, found)
         self._reserved(who)
 
+    def expect_memory(self, key: ServiceKey, replica: int, host: str, memory_bytes: int) -> None:
+        """Count this memory for a placed replica until its host has reported its own number."""
+        with self._lock:
+            mine = self._placed.get(key, {}).get(replica)
+            if mine is None or mine.host != host or mine.reported or mine.memory_bytes >= memory_bytes:
+                return
+            who = self._put(key, replica, replace(mine, memory_bytes=memory_bytes))
+        self._reserved(who)
+
     def remove_replica(self, key: ServiceKey, replica: int) -> None:
         """Remove a replica whose HostProcess was deleted.
 
@@ -185,6 +195,18 @@ class HostAllocations:
             self._waiting.pop(key, None)
             who = self._drop_from(key, 0)
         self._reserved(who)
+
+    def room_for(self, key: ServiceKey, replica: int, host: str, request: PlacementRequest) -> HostRoom | None:
+        """Return the memory that a replica may take on a host beside the others; None while the host's is unknown."""
+        with self._lock:
+            account = self._hosts.get(host)
+            limit = request.limit_bytes(account.capacity) if account is not None else None
+            if account is None or limit is None:
+                return None
+            reserved = account.reserved_without((key, replica), request)
+            gpu = account.capacity.gpu_memory_bytes
+            # Herdsman puts all layers on the GPUs, so what is reserved counts against them first.
+            return HostRoom(max(0, limit - reserved), None if gpu is None else max(0, gpu - min(reserved, gpu)))
 
     # --- placement ------------------------------------------------------------------------------------------------
 
@@ -385,8 +407,10 @@ class HostAllocations:
         )
         before = self._placed.get(key, {}).get(replica)
         if before is not None and before.host == host:
-            if before.reported and before.asked_bytes in (None, request.memory_bytes):
-                wanted = replace(wanted, memory_bytes=before.memory_bytes, reported=True)
+            known = before.reported or before.memory_bytes > wanted.memory_bytes
+            if known and before.asked_bytes in (None, request.memory_bytes):
+                # Reported by the host, or expected at the context of the replica.
+                wanted = replace(wanted, memory_bytes=before.memory_bytes, reported=before.reported)
             if unwillingly and before.requirements is not None:
                 wanted = replace(wanted, requirements=before.requirements, asked_bytes=before.asked_bytes)
         return self._put(key, replica, wanted) if before != wanted else []

@@ -24,6 +24,9 @@ from program.desired.quantities import bytes_of
 from program.desired.service import DesiredService
 from program.runtimes.host_rules import Need, allowance_of
 
+_GPU_RESERVE_BYTES = 512 << 20
+"""What drivers and other programs take of each GPU, as an agent counts it (`agent.server.memory.budget`)."""
+
 
 def capacity_of(host: JsonView) -> HostCapacity:
     """Read a Host object. Any field may be missing."""
@@ -46,6 +49,7 @@ def capacity_of(host: JsonView) -> HostCapacity:
         ),
         memory_bytes=_whole(allocatable.get("memory")) or _budget(spec),
         total_memory_bytes=_whole(capacity.get("memory")),
+        gpu_memory_bytes=_gpu_bytes(status),
         unschedulable=bool(spec.get("unschedulable")),
         draining=bool(spec.get("drain")),
         awaited=not status,
@@ -53,6 +57,13 @@ def capacity_of(host: JsonView) -> HostCapacity:
         as_root=spec.get("transport") == "ssh" and ssh.get("user") == "root" and not ssh.get("allowRoot"),
         by_ssh=spec.get("transport") == "ssh",
     )
+
+
+def _gpu_bytes(status: JsonView) -> int | None:
+    devices = [dict(each) for each in status.get("accelerators") or () if each.get("type") != "metal"]
+    sizes = [(_whole(each.get("memory")) or 0, _whole(each.get("count")) or 1) for each in devices]
+    found = sum(max(0, size - _GPU_RESERVE_BYTES * count) for size, count in sizes)
+    return found or None
 
 
 def placement_request(desired: DesiredService, *, created: str = "") -> PlacementRequest:

@@ -76,6 +76,8 @@ class HostCapacity:
     """Memory that all processes may use together."""
     total_memory_bytes: int | None = None
     """Memory of the machine."""
+    gpu_memory_bytes: int | None = None
+    """Memory of all separate GPUs that processes may use. None: there are none."""
     unschedulable: bool = False
     draining: bool = False
     awaited: bool = False

@@ -8,10 +8,11 @@ changed, because of hosts or of other services, are enqueued some seconds later.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from automation.hosts.host_allocations import HostAllocations, PlacementDecision
+from automation.hosts.host_contexts import memory_at_context, with_contexts
 from automation.hosts.liveness import Liveness
 from automation.hosts.parse import placement_request
 from automation.hosts.placement import HostCapacity, PlacementRequest
@@ -170,8 +171,35 @@ class HostRegistry:
         placed = hosting.model_copy(update={"host": first, "others": tuple(others)})
         return desired.model_copy(update={"host_placement": placed})
 
-    def place(self, desired: DesiredService, *, created: str = "") -> tuple[DesiredService, PlacementDecision | None]:
+    def with_contexts(
+        self, desired: DesiredService, proposal: HostProposal | None, processes: Mapping[int, Json]
+    ) -> DesiredService:
+        """Return the service with the context of each replica, if the service sets none (`host_contexts`).
+
+        `processes` are its HostProcesses by replica, in the form of `trim.host_process`.
+        """
+        if proposal is None:
+            return desired
+        request, key = proposal.request, desired.key
+        return with_contexts(
+            desired, processes, lambda replica, host: self.allocations.room_for(key, replica, host, request)
+        )
+
+    def reserve(self, key: ServiceKey, proposal: HostProposal, desired: DesiredService | None) -> PlacementDecision:
+        """Reserve the hosts of a proposal, with the memory that the replicas need at their contexts."""
+        decision = self.allocations.reserve(key, proposal.request)
+        for replica, host in enumerate(decision.hosts if desired is not None else ()):
+            need = memory_at_context(desired, replica) if desired is not None else None
+            if host is not None and need is not None:
+                self.allocations.expect_memory(key, replica, host, need)
+        return decision
+
+    def place(
+        self, desired: DesiredService, *, created: str = "", processes: Mapping[int, Json] | None = None
+    ) -> tuple[DesiredService, PlacementDecision | None]:
         """Choose and reserve hosts for the replicas of a service. The decision is None for a service in pods.
+
+        With `processes`, the contexts of its replicas are chosen, too.
 
         Raises SpecInvalid as `with_hosts` does. The hosts are reserved in that case, too.
         """
@@ -179,7 +207,11 @@ class HostRegistry:
         if proposal is None:
             return desired, None
         self.allocations.reserve(desired.key, proposal.request)
-        return self.with_hosts(desired, proposal), proposal.decision if desired.host_placement is not None else None
+        placed = self.with_hosts(desired, proposal)
+        if processes is not None:
+            placed = self.with_contexts(placed, proposal, processes)
+            self.reserve(desired.key, proposal, placed)
+        return placed, proposal.decision if desired.host_placement is not None else None
 
     def _check_allowed(self, desired: DesiredService, request: PlacementRequest, decision: PlacementDecision) -> None:
         needs, labels = request.requirements.needs, self.allocations.namespace_labels(desired.key.namespace)

@@ -35,14 +35,21 @@ _ASK_OTHERS = "run the command with an administrator's kubeconfig"
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 
 
-def inspect(client: KubeClient, *, now: datetime) -> list[Check]:
-    """Run all checks. Raises KubeError when the cluster cannot be asked at all."""
-    checks = list(_crds(client))
+def inspect_cluster(client: KubeClient) -> list[Check]:
+    """Check what every part of Herdsman needs of the cluster: CRDs, and the policies on agents' identities.
+
+    Raises KubeError when the cluster cannot be asked at all.
+    """
+    return [*_crds(client), _identities(client)]
+
+
+def inspect_loop(client: KubeClient, *, now: datetime) -> list[Check]:
+    """Check the operator, its pods, the leader and the permissions. Raises KubeError as `inspect_cluster`."""
+    checks: list[Check] = []
     namespace = ""
+    selector = ",".join(f"{k}={v}" for k, v in SELECTOR.items())
     try:
-        found = client.list(kinds.DEPLOYMENTS, label_selector=",".join(f"{k}={v}" for k, v in SELECTOR.items()))[
-            "items"
-        ]
+        found = client.list(kinds.DEPLOYMENTS, label_selector=selector)["items"]
     except Forbidden as error:
         checks.append(Check("operator", "warning", str(error), _ASK_OTHERS))
     else:
@@ -50,12 +57,20 @@ def inspect(client: KubeClient, *, now: datetime) -> list[Check]:
         checks += [each for deployment in found for each in _pods(client, deployment, now=now)]
         namespace = found[0]["metadata"]["namespace"] if found else ""
         checks += [each for deployment in found for each in _external_metrics(client, deployment)]
-        checks += _gateways(client)
     checks += _leases(client, namespace or SYSTEM_NAMESPACE, now=now)
     checks.append(_permissions(client, namespace))
     checks += _dialects(client, namespace)
-    checks.append(_identities(client))
     return checks
+
+
+def inspect_gateways(client: KubeClient) -> list[Check]:
+    """Check the installed gateways; no checks where none is installed. Raises KubeError as `inspect_cluster`."""
+    selector = ",".join(f"{key}={value}" for key, value in gateway.SELECTOR.items())
+    try:
+        found = client.list(kinds.DEPLOYMENTS, label_selector=selector)["items"]
+    except Forbidden as error:
+        return [Check("gateway", "warning", str(error), _ASK_OTHERS)]
+    return [judge_gateway(each) for each in found]
 
 
 # CRDs
@@ -83,7 +98,7 @@ def judge_crd(live: Json, document: Json) -> Check:
     by = managers_words(live)
     if lacks:
         detail = f"lacks {_some(lacks)}; another version or another project installed it ({by})"
-        return Check(check, "warning", detail, "`herdsman install --preview`, then `herdsman install`")
+        return Check(check, "warning", detail, "`herdsman install --dry-run`, then `herdsman install`")
     if more:
         detail = f"has {_some(more)} in addition to the fields of this version ({by})"
         return Check(check, "ok", detail)
@@ -167,11 +182,6 @@ def _external_metrics(client: KubeClient, deployment: Json) -> Iterator[Check]:
         yield from metrics_api.inspect(client, deployment)
     except ApiError as error:
         yield Check("external metrics", "warning", str(error), _ASK_OTHERS)
-
-
-def _gateways(client: KubeClient) -> list[Check]:
-    selector = ",".join(f"{key}={value}" for key, value in gateway.SELECTOR.items())
-    return [judge_gateway(each) for each in client.list(kinds.DEPLOYMENTS, label_selector=selector)["items"]]
 
 
 def judge_gateway(deployment: Json) -> Check:

@@ -21,6 +21,7 @@ from automation.install.blanks import filled
 from automation.install.comparison import MANAGER, Compared, compare, find, leftovers, other_operators
 from automation.install.objects import Part
 from automation.install.options import InstallOptions
+from automation.preview.changes import ObjectChange
 from components import naming
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer
@@ -125,6 +126,13 @@ class Installer:
             if (each.change.kind, each.change.name) not in done and self._delete(each, uid):
                 changes.append(Change("", each.change.kind, each.change.name, "delete"))
         return tuple(changes)
+
+    def installed(self, namespace: str) -> tuple[ObjectChange, ...]:
+        """Return the deletions that `uninstall` would make. Raises ApiError, and InstallRefused as `uninstall`."""
+        options = InstallOptions(namespace=namespace)
+        everything = [(part, _manifest(part, options)) for part in objects.parts() if part.stage == "operator"]
+        self._check_ours(everything)
+        return tuple(each.change for each, _ in reversed(leftovers(self._client, everything)))
 
     def uninstall(self, namespace: str) -> tuple[Change, ...]:
         """Delete the operator of a namespace. The services and what they need stay: see `objects.STAGES`.

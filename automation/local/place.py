@@ -37,18 +37,22 @@ _ACCEPTED = tuple((kind.api_version, kind.kind) for kind in (kinds.MODELS, kinds
 Result = TypeVar("Result")
 
 
-def find_local_place() -> Place | None:
-    """Return this machine as a place, if `herdsman local up` has set it up; else None."""
+def find_local_place(dry_run: list[str] | None = None) -> Place | None:
+    """Return this machine as a place, if `herdsman local up` has set it up; else None.
+
+    With `dry_run` no file changes, and each change is added to this list.
+    """
     folders = LocalFolders.of_user()
     is_set_up = running_instance(folders) is not None or (folders.config.is_dir() and folders.state.is_dir())
-    return LocalPlace(folders) if is_set_up else None
+    return LocalPlace(folders, dry_run) if is_set_up else None
 
 
 class LocalPlace:
     """The services of this machine's local mode."""
 
-    def __init__(self, folders: LocalFolders) -> None:
+    def __init__(self, folders: LocalFolders, dry_run: list[str] | None = None) -> None:
         self._folders = folders
+        self._dry_run = dry_run
         self._read: tuple[object, LocalFolder] | None = None
 
     @property
@@ -182,6 +186,10 @@ class LocalPlace:
         entry = Applied.read(self._folders.applied).of(dialect_of(service.document), service.namespace, service.name)
         self._changed(change)
         text = " and ".join(deleted)
+        if self._dry_run is not None:
+            if purge and entry is not None:
+                self._dry_run.append(f"delete the files of {entry.full_name} that no other service has")
+            return text
         return f"{text}; {self._purged(entry)}" if purge else text
 
     # --- its API --------------------------------------------------------------------------------------------------
@@ -234,6 +242,12 @@ class LocalPlace:
 
     def _changed(self, change: Callable[[FolderEdit], None]) -> None:
         """Change files while no other command does. Raises PlaceError."""
+        if self._dry_run is not None:
+            edit = self._edit()
+            change(edit)
+            verbs = ((name, "change" if name in edit.texts else "delete") for name in edit.changed)
+            self._dry_run += [f"{verb} {self._folders.config / name}" for name, verb in verbs]
+            return
         try:
             self._folders.make()
             with locked(self._folders.state / "edit.lock"):

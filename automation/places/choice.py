@@ -12,6 +12,7 @@ from automation.places.cluster import ClusterPlace
 from automation.places.place import NoAccess, Place
 from kubeapi.client import KubeClient
 from kubeapi.config import configured_context, default_access
+from kubeapi.dry_run import DryRunClient
 from kubeapi.errors import KubeError, NotConfigured
 
 LocalPlace = Callable[[], Place | None]
@@ -28,15 +29,18 @@ def choose_place(
     context: str | None = None,
     local: LocalPlace = no_local_place,
     colour: bool = False,
+    dry_run: list[str] | None = None,
 ) -> Place:
     """Return the cluster of a kubeconfig and context, else the local place.
 
     `colour`: plans have colours for a terminal. A kubeconfig or context that is named, by option or `$KUBECONFIG`,
-    always means a cluster. Raises NoAccess.
+    always means a cluster. `dry_run`: the cluster stores nothing, and each change is added to this list.
+
+    Raises NoAccess.
     """
     is_named = bool(kubeconfig or context or os.environ.get("KUBECONFIG"))
     try:
-        return _cluster(kubeconfig, context, colour=colour)
+        return _cluster(kubeconfig, context, colour=colour, dry_run=dry_run)
     except NotConfigured as error:
         if not is_named and (place := local()) is not None:
             return place
@@ -48,8 +52,12 @@ def choose_place(
         raise NoAccess(str(error)) from error
 
 
-def _cluster(kubeconfig: str | None, context: str | None, *, colour: bool) -> Place:
+def _cluster(kubeconfig: str | None, context: str | None, *, colour: bool, dry_run: list[str] | None) -> Place:
     access = default_access(kubeconfig, context=context)
     found = configured_context(kubeconfig, context)
     title = f"cluster {found.name}" if found.name else f"cluster {access.server}"
-    return ClusterPlace(KubeClient(access), title=title, default_namespace=found.namespace or "default", colour=colour)
+    client = KubeClient(access)
+    if dry_run is not None:
+        client = DryRunClient(access)
+        client.changes = dry_run
+    return ClusterPlace(client, title=title, default_namespace=found.namespace or "default", colour=colour)

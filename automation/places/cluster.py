@@ -21,6 +21,7 @@ from automation.places.place import NoAccess, NoSuchService, PlaceError, Planned
 from automation.places.running_on import processes_by_service
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.dry_run import DryRunClient
 from kubeapi.errors import (
     ApiError,
     ConfigInvalid,
@@ -238,7 +239,9 @@ class ClusterPlace:
                 with contextlib.suppress(NotFound):
                     self._client.delete(kinds.MODELS, service.namespace, model["metadata"]["name"])
                 told.append(f"Model `{model['metadata']['name']}`")
-            if purge:
+            if purge and isinstance(self._client, DryRunClient):
+                self._client.changes += [f"delete the cached files of {each}" for each in told[1:]]
+            elif purge:
                 from automation.places.cluster_purge import purge_models
 
                 told += purge_models(self._client, service.namespace, models)

@@ -8,6 +8,7 @@ from automation.places.place import Download, ServiceState, State
 from automation.places.running_on import runs_on
 from automation.places.service_view import ServiceView, conditions_of, observed_generation, view_of
 from kubeapi.json_types import Json
+from program.runtimes.flags import number_of
 
 _WAITING = frozenset(
     {
@@ -25,7 +26,7 @@ def state_of(cr: Json, *, process: Json | None = None, model: Json | None = None
     """Return the state of a service. `process` is its first HostProcess, `model` its Model; None where unknown."""
     metadata, spec, view = cr["metadata"], cr.get("spec") or {}, view_of(cr)
     state = _state(cr, view)
-    context = spec.get("contextSize") if not view.kind else None
+    context = context_of(spec, process) if not view.kind else context_of({}, process)
     return ServiceState(
         namespace=str(metadata["namespace"]),
         name=str(metadata["name"]),
@@ -37,13 +38,22 @@ def state_of(cr: Json, *, process: Json | None = None, model: Json | None = None
         kind=view.kind,
         ready_replicas=view.ready_replicas,
         desired_replicas=view.desired_replicas,
-        context_size=int(context) if context else None,
+        context_size=context,
         runs_on=runs_on(cr, process),
         endpoint=view.endpoint,
         is_current=observed_generation(cr) == metadata.get("generation"),
         download=_download(model),
         document=cr,
     )
+
+
+def context_of(spec: Json, process: Json | None) -> int | None:
+    """Return the context in tokens that a service sets, or that its first process on a host has; None if neither."""
+    if spec.get("contextSize"):
+        return int(spec["contextSize"])
+    plan = (process or {}).get("spec") or {}
+    argv = [str(each) for each in plan.get("argv") or ()]
+    return number_of(argv, "--ctx-size", "-c") if plan.get("runtime") == "llamacpp" else None
 
 
 def _state(cr: Json, view: ServiceView) -> State:

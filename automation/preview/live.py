@@ -7,7 +7,7 @@ a dozen small requests, one of a fleet as many large ones. Nothing is read twice
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
@@ -55,6 +55,7 @@ class Live:
         self._claims: set[tuple[str, str]] = set()
         self._namespaces: dict[str, Json] = {}
         self._registry: HostRegistry | None = None
+        self._processes: dict[ServiceKey, dict[int, Json]] = {}
         self._pools: dict[str, tuple[AgedPool, ...]] = {}
         self.installed: frozenset[str] = frozenset()
         """Extensions that are served, as `RenderOptions.installed` names them."""
@@ -237,6 +238,11 @@ class Live:
             self._registry = self._read_hosts()
         return self._registry
 
+    def processes(self, key: ServiceKey) -> Mapping[int, Json]:
+        """Return the HostProcesses of a service by replica, in the form of `trim.host_process`."""
+        self.registry()
+        return self._processes.get(key, {})
+
     def pools(self, namespace: str) -> tuple[AgedPool, ...]:
         """Return the valid ModelPools of a namespace; read at the first call."""
         if namespace not in self._pools:
@@ -274,6 +280,7 @@ class Live:
             if (key := service_of(process)) is not None:
                 kept = trim.host_process(process)
                 registry.process_changed(key, kept, replica=kept["spec"]["replica"])
+                self._processes.setdefault(key, {})[kept["spec"]["replica"]] = kept
         return registry
 
     def _all(self, kind: Kind, namespace: str | None, selector: str) -> list[Json]:

@@ -176,15 +176,18 @@ def _as_scaled(subject: Subject, desired: DesiredService, live: Live) -> Desired
 
 def _place(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> DesiredService:
     """Place the replicas as the loop would now; running replicas keep their hosts."""
+    from automation.hosts.host_contexts import context_notes
     from automation.hosts.hosted import without_agent
 
     registry = live.registry()
-    settled, decision = registry.place(desired, created=str(cr["metadata"].get("creationTimestamp", "")))
+    created = str(cr["metadata"].get("creationTimestamp", ""))
+    settled, decision = registry.place(desired, created=created, processes=live.processes(desired.key))
     notes += [f"{each.field}: {each.message}" for each in without_agent(registry, settled)]
     if decision is not None:
         notes += [f"{decision.refusals}"] if decision.refusals is not None else []
         notes += [decision.stuck] if decision.stuck else []
         notes += decision.moved
+    notes += context_notes(settled, live.processes(desired.key))
     return settled
 
 

@@ -98,7 +98,7 @@ class Actor:
                 self.sleep.reconcile(key, cr, action.desired, action.observed)
             case ReserveHosts():
                 proposed = action.proposal.decision
-                reserved = self.cluster.registry.allocations.reserve(key, action.proposal.request)
+                reserved = self.cluster.registry.reserve(key, action.proposal, action.service)
                 if (reserved.refusals, reserved.stuck) != (proposed.refusals, proposed.stuck):
                     # The status of this pass reports the refusal that was proposed.
                     self.requeue(key, REFRESH_S)

@@ -111,6 +111,8 @@ class ReserveHosts:
     """Reserve the hosts that were proposed for the replicas of a service; none for a service in pods."""
 
     proposal: HostProposal
+    service: DesiredService | None = None
+    """The service with the contexts of its replicas, whose memory is reserved."""
 
 
 @dataclass(frozen=True)

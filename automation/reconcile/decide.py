@@ -132,7 +132,7 @@ def decide_reservations(desired: Desired, claim: QuotaClaim | None, *, admitted:
     """
     actions: list[Action] = []
     if desired.hosts is not None and desired.hosts.decision.changes:
-        actions.append(ReserveHosts(desired.hosts))
+        actions.append(ReserveHosts(desired.hosts, desired.service))
     if desired.hosts is not None and desired.mode == "Apply":
         actions += [RecordEvent("Normal", "Moved", message) for message in desired.hosts.decision.moved]
     if claim is not None:

@@ -87,7 +87,7 @@ class Desirer:
                 # A service that sleeps keeps its hosts.
                 wanted = with_replicas(wanted, max(1, scaled.replicas))
             hosts = registry.propose(wanted, created=str(cr["metadata"].get("creationTimestamp", "")))
-            service = registry.with_hosts(wanted, hosts)
+            service = registry.with_contexts(registry.with_hosts(wanted, hosts), hosts, observed.host_processes)
             if scaled is not None and not scaled.replicas:
                 service = with_replicas(service, 0)
             # Also for a service that is scaled by requests, so that one that was a member of a pool loses its grant.

@@ -12,14 +12,12 @@ COMMON = {
 
 _DECLINED = {130: "The answer to the question was no, or the command was interrupted."}
 _WOULD_CHANGE = {2: "With `--dry-run`: something would change."}
-_WRONG = {1: "At least one check failed, or the command failed."}
 
 _PLACE = {4: "There is no access: no cluster is configured, it refuses the caller, or it cannot be reached."}
 _WAITS = {3: "The service, or the download, was not ready in time. The work goes on.", **_PLACE}
 
 COMMANDS: dict[str, dict[int, str]] = {
     "adopt": {1: "A service failed, or the command failed. Other services may be adopted already."},
-    "agent doctor": _WRONG,
     "agent install": _WOULD_CHANGE,
     "agent status": {1: "No agent is installed, or it does not answer."},
     "agent uninstall": _WOULD_CHANGE,
@@ -39,17 +37,20 @@ COMMANDS: dict[str, dict[int, str]] = {
     "delete": {
         1: "The answer was no, there is no terminal to ask and no `--yes`, or the command failed.",
         **_PLACE,
+        **_WOULD_CHANGE,
     },
     "deploy": {
         1: "The service failed, or the command failed.",
         2: "With `--dry-run`: something would change.",
         **_WAITS,
     },
-    "doctor": {1: "Something that the loop needs is missing."},
+    "doctor": {0: "Nothing that was checked is missing. There may be warnings.", 1: "At least one check failed."},
     "drift": {0: "There is no drift.", 1: "The command failed.", 2: "There is drift."},
-    "host doctor": {1: "Something that the host needs to serve is missing, or the command failed."},
-    "host drain": {1: "Services that can move were still on the host at the end, or the command failed."},
-    "install": {2: "With `--preview`: something would change."},
+    "host drain": {
+        1: "Services that can move were still on the host at the end, or the command failed.",
+        **_WOULD_CHANGE,
+    },
+    "install": _WOULD_CHANGE,
     "leaders": {1: "A shard has no leader, no loop has led yet, or the command failed."},
     "console": _PLACE,
     "list": _PLACE,
@@ -62,20 +63,35 @@ COMMANDS: dict[str, dict[int, str]] = {
         2: "Something would change.",
     },
     "ps": _PLACE,
-    "pull": _WAITS,
+    "pull": {**_WAITS, **_WOULD_CHANGE},
     "queue": _PLACE,
-    "rollback": {2: "With `--preview`: something would change."},
+    "rollback": _WOULD_CHANGE,
     "run": {
         0: "The loop was stopped by SIGTERM or Ctrl-C. With `--once`: every service was applied.",
         1: "The loop failed or lost its Lease. With `--once`: a service was not applied, or a pass failed.",
     },
-    "scale": _PLACE,
-    "start": _PLACE,
+    "scale": {**_PLACE, **_WOULD_CHANGE},
+    "start": {**_PLACE, **_WOULD_CHANGE},
     "state doctor": {1: "A loop cannot work with this state, or the command failed."},
-    "state repair": _DECLINED,
-    "state unlock": _DECLINED,
+    "state repair": {**_DECLINED, **_WOULD_CHANGE},
+    "state unlock": {**_DECLINED, **_WOULD_CHANGE},
     "status": _PLACE,
-    "stop": _PLACE,
-    "uninstall": _DECLINED,
+    "stop": {**_PLACE, **_WOULD_CHANGE},
+    "uninstall": {**_DECLINED, **_WOULD_CHANGE},
+    "cache warm": _WOULD_CHANGE,
+    "host cordon": _WOULD_CHANGE,
+    "host uncordon": _WOULD_CHANGE,
+    "host remove": _WOULD_CHANGE,
+    "host revoke": _WOULD_CHANGE,
+    "host invite": _WOULD_CHANGE,
+    "host join": _WOULD_CHANGE,
+    "key create": _WOULD_CHANGE,
+    "key revoke": _WOULD_CHANGE,
+    "state move": _WOULD_CHANGE,
+    "state restore": _WOULD_CHANGE,
+    "state rekey": _WOULD_CHANGE,
+    "state prune": _WOULD_CHANGE,
+    "local up": _WOULD_CHANGE,
+    "local down": _WOULD_CHANGE,
 }
 """The codes with a meaning of their own, by command."""

@@ -158,6 +158,15 @@ class Written(FrozenModel):
     model_field: str
 
 
+class HostContext(FrozenModel):
+    """The context of one replica whose service sets none, in tokens of all slots together."""
+
+    tokens: int
+    chosen: Literal["", "default", "pending"] = ""
+    """`default`: chosen by the model and the host's memory. `pending`: not known yet when the process was made. Empty:
+    the process is of a version without this choice, and keeps its context."""
+
+
 class HostPlacement(FrozenModel):
     """The service runs as processes on hosts, each replica on another host."""
 
@@ -184,6 +193,12 @@ class HostPlacement(FrozenModel):
     min_dwell_s: float | None = None
     written: Written | None = None
     """None: the fields are those of an InferenceService."""
+    contexts: tuple[HostContext | None, ...] = ()
+    """By replica: the context if the service sets none. Missing or None: the runtime's default for hosts."""
+
+    def context_of(self, replica: int) -> HostContext | None:
+        """Return the chosen context of a replica; None where none was chosen."""
+        return self.contexts[replica] if replica < len(self.contexts) else None
 
     @property
     def hosts(self) -> tuple[str | None, ...]:

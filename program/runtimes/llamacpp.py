@@ -41,7 +41,8 @@ ALL_LAYERS = 99
 """The value of `--n-gpu-layers` for all layers: larger than the number of layers of any model."""
 
 HOST_CONTEXT_SIZE = 2048
-"""Tokens. llama-server's default is the model's trained context, which can need more memory than a Mac has."""
+"""Tokens, where model or host are not known (`program.host_context`). llama-server's default is the model's trained
+context, which can need more memory than a Mac has."""
 HOST_BATCH_SIZE = 2048
 
 Mode = Literal["chat", "embedding", "rerank"]

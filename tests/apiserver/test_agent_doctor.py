@@ -1,4 +1,4 @@
-"""`herdsman agent doctor` checks the agent's rights and the clock against a real API server."""
+"""`herdsman doctor agent` checks the agent's rights and the clock against a real API server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_roles_that_we_document_are_all_that_an_agent_needs(
 
     def findings() -> dict[str, dict[str, str]]:
         capsys.readouterr()
-        invoke(["agent", "doctor", "--kubeconfig", str(mac), "--store", str(tmp_path), "-o", "json"])
+        invoke(["doctor", "agent", "-o", "json", "--", "--kubeconfig", str(mac), "--store", str(tmp_path)])
         return {each["check"]: each for each in json.loads(capsys.readouterr().out)}
 
     found = findings()

@@ -1,76 +1,117 @@
-"""The dry run of an object that a preview shows: none where an apply would change nothing."""
+"""`--dry-run` on a real API server: it checks each write, names it, and stores nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+import json
 
 import pytest
 
-from automation.preview.dry_run import dry_run_object
-from components.naming import FIELD_MANAGER
-from components.rendered import RenderedObject
+from automation.cli.main import invoke
+from automation.settings import SYSTEM_NAMESPACE
+from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.json_types import Json
-from tests.fakes.rendered import service
+from kubeapi.dry_run import DryRunClient
+from kubeapi.errors import Invalid, NotFound
+from tests.support.controlplane import Api, eventually
+from tools.localcluster import LocalCluster
 
 
 @pytest.fixture
-def client(kubeconfig: Path) -> Iterator[KubeClient]:
-    made = KubeClient.from_kubeconfig(str(kubeconfig))
-    yield made
-    made.close()
+def client(control_plane: LocalCluster, api: Api) -> KubeClient:
+    from program.dialects.crds.definitions import crd_documents
+
+    for document in crd_documents():
+        api.apply(kinds.CRDS.path(None, document["metadata"]["name"]), document)
+    for kind in (kinds.HOSTS, kinds.HOST_PROCESSES, kinds.INFERENCE_SERVICES, kinds.MODELS):
+        eventually(lambda kind=kind: api.request("GET", kind.path())[0] == 200, what=f"{kind.plural} to be served")
+    return KubeClient.from_kubeconfig(str(control_plane.kubeconfig))
 
 
-@pytest.fixture(params=["deployment", "service"])
-def each(request: pytest.FixtureRequest, namespace: str) -> RenderedObject:
-    """An object as it is rendered."""
-    objects = {obj.part: obj for obj in service("chat", namespace=namespace).objects}
-    return objects[request.param]
+def test_a_client_for_dry_runs_stores_nothing(control_plane: LocalCluster, client: KubeClient, namespace: str) -> None:
+    dry = DryRunClient.default(str(control_plane.kubeconfig))
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}}
+    client.create(kinds.CONFIG_MAPS, namespace, body)
+    dry.patch(kinds.CONFIG_MAPS, namespace, "a", {"data": {"k": "v"}})
+    assert dry.changes == [], "the value is there already"
+    dry.patch(kinds.CONFIG_MAPS, namespace, "a", {"data": {"k": "w"}})
+    dry.apply(kinds.CONFIG_MAPS, namespace, {**body, "metadata": {"name": "b"}}, field_manager="test")
+    dry.delete(kinds.CONFIG_MAPS, namespace, "a")
+    dry.create(kinds.CONFIG_MAPS, namespace, body)
+    dry.create(kinds.NAMESPACES, None, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "not-there"}})
+    dry.create(kinds.CONFIG_MAPS, "not-there", body)
+    dry.request("PUT", kinds.CONFIG_MAPS.path(namespace, "a"), body={**body, "data": {"k": "x"}})
+    assert dry.changes == [
+        f"change ConfigMap {namespace}/a",
+        f"create ConfigMap {namespace}/b",
+        f"delete ConfigMap {namespace}/a",
+        f"create ConfigMap {namespace}/a",
+        "create Namespace not-there",
+        "create ConfigMap not-there/a",
+    ]
+    assert client.get(kinds.CONFIG_MAPS, namespace, "a")["data"] == {"k": "v"}
+    for kind, name in ((kinds.CONFIG_MAPS, "b"), (kinds.SECRETS, "c")):
+        with pytest.raises(NotFound):
+            client.get(kind, namespace, name)
+    with pytest.raises(Invalid):
+        dry.create(kinds.CONFIG_MAPS, namespace, {**body, "metadata": {"name": "Not A Name"}})
 
 
-def applied(client: KubeClient, each: RenderedObject) -> Json:
-    kind = client.mapping(each.manifest["apiVersion"], each.kind)
-    return client.apply(kind, each.manifest["metadata"]["namespace"], each.manifest, field_manager=FIELD_MANAGER)
+def test_commands_name_what_they_would_do_and_do_nothing(
+    control_plane: LocalCluster, client: KubeClient, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = f"h-{namespace}"
+    client.create(
+        kinds.HOSTS,
+        None,
+        {
+            "apiVersion": kinds.HOSTS.api_version,
+            "kind": "Host",
+            "metadata": {"name": host},
+            "spec": {"transport": "agent"},
+        },
+    )
+    model = {"metadata": {"name": "chat"}, "spec": {"source": "https://models.example/a.gguf"}}
+    client.create(kinds.MODELS, namespace, {"apiVersion": kinds.MODELS.api_version, "kind": "Model", **model})
+    service = {"metadata": {"name": "chat"}, "spec": {"modelRef": "chat", "replicas": 1}}
+    client.create(
+        kinds.INFERENCE_SERVICES,
+        namespace,
+        {"apiVersion": kinds.INFERENCE_SERVICES.api_version, "kind": "InferenceService", **service},
+    )
+    if not client.list(kinds.NAMESPACES, field_selector=f"metadata.name={SYSTEM_NAMESPACE}")["items"]:
+        system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
+        client.create(kinds.NAMESPACES, None, system)
 
+    def content() -> str:
+        found = [client.list(kind)["items"] for kind in (kinds.HOSTS, kinds.MODELS, kinds.INFERENCE_SERVICES)]
+        named = [client.list(kind, SYSTEM_NAMESPACE)["items"] for kind in (kinds.SERVICE_ACCOUNTS, kinds.LEASES)]
+        secrets = client.list(kinds.SECRETS, label_selector="herdsman.dev/gateway-key")["items"]
+        return json.dumps([found, named, secrets])
 
-def edited(each: RenderedObject, **fields: Any) -> RenderedObject:
-    metadata = {**each.manifest["metadata"], **fields}
-    return replace(each, manifest={**each.manifest, "metadata": metadata})
+    def dry(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = invoke([*words, "--dry-run", "--kubeconfig", str(control_plane.kubeconfig)])
+        return code, capsys.readouterr().out
 
-
-def test_an_object_that_stands_as_it_was_applied_costs_no_request(client: KubeClient, each: RenderedObject) -> None:
-    live = applied(client, each)
-    before = client.requests_total
-    assert dry_run_object(client, each, live).change.op == "same"
-    assert client.requests_total == before
-
-
-def test_fields_of_other_clients_do_not_matter(client: KubeClient, each: RenderedObject) -> None:
-    applied(client, each)
-    kind = client.mapping(each.manifest["apiVersion"], each.kind)
-    patch = {"metadata": {"annotations": {"example.com/note": "mine"}}}
-    live = client.patch(kind, each.manifest["metadata"]["namespace"], "chat", patch, field_manager="someone")
-    before = client.requests_total
-    assert dry_run_object(client, each, live).change.op == "same"
-    assert client.requests_total == before
-
-
-def test_a_changed_a_new_and_a_removed_field_are_found(client: KubeClient, each: RenderedObject) -> None:
-    wanted = edited(each, annotations={"example.com/a": "1", "example.com/b": "2"})
-    live = applied(client, wanted)
-    for notes in ({"example.com/a": "1", "example.com/b": "3"}, {"example.com/a": "1"}, {}):
-        assert dry_run_object(client, edited(each, annotations=notes), live).change.op == "update", notes
-    more = edited(each, annotations={**wanted.manifest["metadata"]["annotations"], "example.com/c": "3"})
-    assert dry_run_object(client, more, live).change.op == "update"
-
-
-def test_a_field_that_another_client_changed_is_found(client: KubeClient, each: RenderedObject) -> None:
-    wanted = edited(each, annotations={"example.com/a": "1"})
-    applied(client, wanted)
-    kind = client.mapping(each.manifest["apiVersion"], each.kind)
-    patch = {"metadata": {"annotations": {"example.com/a": "theirs"}}}
-    live = client.patch(kind, each.manifest["metadata"]["namespace"], "chat", patch, field_manager="someone")
-    assert dry_run_object(client, wanted, live).change.op == "update"
+    before = content()
+    of_service = f"InferenceService {namespace}/chat"
+    assert dry("scale", "chat", "-r", "3", "-n", namespace) == (2, f"Would change {of_service}\n")
+    assert dry("scale", "chat", "-r", "1", "-n", namespace) == (0, "Nothing would change\n")
+    assert dry("stop", "chat", "-n", namespace) == (2, f"Would change {of_service}\n")
+    assert dry("start", "chat", "-n", namespace) == (0, "Nothing would change\n")
+    code, told = dry("delete", "chat", "-n", namespace, "--purge")
+    assert code == 2 and told.splitlines()[:2] == [f"Would delete {of_service}", f"Would delete Model {namespace}/chat"]
+    code, told = dry("pull", "other", "--source", "https://models.example/b.gguf", "-n", namespace)
+    assert (code, told) == (2, f"Would create Model {namespace}/other\n")
+    for words, change in (
+        (("host", "cordon", host), f"change Host {host}"),
+        (("host", "drain", host), f"change Host {host}"),
+        (("host", "remove", host), f"delete Host {host}"),
+        (("key", "create", "ci"), "create Secret"),
+        (("host", "invite", f"new-{namespace}"), f"create ServiceAccount {SYSTEM_NAMESPACE}/new-{namespace}"),
+    ):
+        code, told = dry(*words)
+        assert code == 2 and f"Would {change}" in told, (words, told)
+    assert dry("host", "uncordon", host)[0] in (0, 2)
+    assert dry("scale", "nobody", "-r", "1", "-n", namespace)[0] == 1
+    assert content() == before

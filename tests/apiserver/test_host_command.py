@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
@@ -118,3 +119,28 @@ def test_a_host_is_one_thing_or_the_other(herdsman, client: KubeClient) -> None:
     assert json.loads(shown.stdout)["spec"] == {"transport": "agent", "memoryFraction": 0.5}
     with pytest.raises(NotFound):
         client.get(kinds.HOSTS, None, "mac")
+
+
+def test_the_doctor_checks_the_scopes_of_a_cluster(
+    control_plane: LocalCluster, client: KubeClient, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"h-{namespace}"
+    host = {"apiVersion": kinds.HOSTS.api_version, "kind": "Host", "metadata": {"name": name}}
+    client.create(kinds.HOSTS, None, {**host, "spec": {"transport": "agent"}})
+
+    def findings(*scopes: str) -> list[dict[str, str]]:
+        capsys.readouterr()
+        assert invoke(["doctor", *scopes, "--kubeconfig", str(control_plane.kubeconfig), "-o", "json"]) == 1
+        found: list[dict[str, str]] = json.loads(capsys.readouterr().out)
+        return found
+
+    for scopes in (("host", name), ("hosts",), ()):
+        found = findings(*scopes)
+        ready = next(each for each in found if each["check"] == f"host {name}: ready")
+        assert (ready["scope"], ready["state"]) == ("hosts", "missing")
+    assert {each["scope"] for each in found} == {"cluster", "loop", "hosts", "gateway", "agent", "local"}
+    assert [each["state"] for each in found if each["scope"] == "gateway"] == ["skipped"]
+    (missing,) = findings("gateway")
+    assert missing["state"] == "missing" and "install --gateway" in missing["hint"]
+    (unknown,) = findings("host", "nobody")
+    assert "no Host has this name" in unknown["detail"]

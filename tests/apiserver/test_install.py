@@ -124,9 +124,9 @@ def test_a_cluster_is_installed_into_changed_and_left(
     client = site.client
 
     # A preview writes nothing and lists every object as new.
-    rows = site.rows("install", "--preview")
+    rows = site.rows("install", "--dry-run")
     assert {row["op"] for row in rows} == {"create"} and not any(row["refused"] for row in rows)
-    assert site.run("install", "--preview")[0] == 2
+    assert site.run("install", "--dry-run")[0] == 2
     assert site.find(kinds.NAMESPACES, NAMESPACE) is None
 
     # After the installation all objects exist, and a second run changes nothing.
@@ -136,8 +136,8 @@ def test_a_cluster_is_installed_into_changed_and_left(
     for document in crd_documents():
         assert site.find(kinds.CRDS, document["metadata"]["name"]) is not None
     before = site.versions()
-    assert site.rows("install", "--preview", "--image=registry.example/herdsman:1") == []
-    assert site.run("install", "--preview", "--image=registry.example/herdsman:1")[0] == 0
+    assert site.rows("install", "--dry-run", "--image=registry.example/herdsman:1") == []
+    assert site.run("install", "--dry-run", "--image=registry.example/herdsman:1")[0] == 0
     assert "Nothing to change" in site.run("install", "--image=registry.example/herdsman:1")[1]
     assert site.versions() == before
 
@@ -155,7 +155,7 @@ def test_a_cluster_is_installed_into_changed_and_left(
     # Another machine has no state: the objects of the installation are found by name, and superfluous ones are deleted.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
     uid = site.deployment()["metadata"]["uid"]
-    rows = site.rows("install", "--preview")
+    rows = site.rows("install", "--dry-run")
     assert ("delete", "PodDisruptionBudget") in {(row["op"], row["kind"]) for row in rows}
     site.rows("install")
     assert site.find(kinds.DISRUPTION_BUDGETS) is None
@@ -220,7 +220,7 @@ def test_the_gateway_comes_and_goes_and_the_keys_of_its_clients_stay(site: Site)
         site.rows("install", *options, *routed, "--gateway-ca-configmap=authority")
         for kind in (*GATEWAYS, peer_crds.BACKEND_TLS_POLICIES, kinds.HTTP_ROUTES):
             assert site.find(kind, "herdsman-gateway") is not None, kind
-        assert site.run("install", "--preview", *options, *routed, "--gateway-ca-configmap=authority")[0] == 0
+        assert site.run("install", "--dry-run", *options, *routed, "--gateway-ca-configmap=authority")[0] == 0
         # Another end of the gateway's TLS, and a fixed number of replicas.
         site.rows("install", *options)
         assert site.find(kinds.HTTP_ROUTES, "herdsman-gateway") is None
@@ -273,7 +273,7 @@ def test_what_somebody_else_installed_is_named_and_left(site: Site) -> None:
         theirs = json.loads(json.dumps(document))
         theirs["spec"]["names"]["shortNames"] = [f"x{theirs['spec']['names']['shortNames'][0]}"]
         client.create(kinds.CRDS, None, theirs, field_manager="helm")
-    code, said = site.run("install", "--preview")
+    code, said = site.run("install", "--dry-run")
     assert code == 2 and "held by field manager `helm`" in said and "shortNames" in said
 
     code, said = site.run("install")
@@ -285,7 +285,7 @@ def test_what_somebody_else_installed_is_named_and_left(site: Site) -> None:
     assert code == 0, said
     crd = client.get(kinds.CRDS, None, "models.inference.llmkube.dev")
     assert crd["spec"]["names"]["shortNames"] == ["mdl"]
-    assert site.run("install", "--preview")[0] == 0
+    assert site.run("install", "--dry-run")[0] == 0
 
 
 @pytest.mark.soak

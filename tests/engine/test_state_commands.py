@@ -216,6 +216,12 @@ def test_secrets_in_a_state_are_never_given_up_for_a_passphrase_that_does_not_fi
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fill(make_engine(passphrase_file=surroundings), namespace, "a")
+    state = f"file://{tmp_path}/state"
+    for words in (("move", state, f"file://{tmp_path}/other-state"), ("prune", "--state", state)):
+        code, out, _ = run(capsys, *words, "--dry-run")
+        assert (code, namespace in out) == (2, True)
+    assert run(capsys, "rekey", "--state", state, "--dry-run")[:2] == (0, "Nothing would change\n")
+    assert not (tmp_path / "other-state").exists()
     path = tmp_path / "state/.pulumi/stacks/herdsman" / f"{namespace}.json"
     content = json.loads(path.read_text())
     sealed = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "djE6AAAA"}

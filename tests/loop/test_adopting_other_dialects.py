@@ -117,7 +117,7 @@ def test_services_of_kserve_and_llmaz_are_adopted_and_given_back(
     assert set(before) >= {"LeaderWorkerSet/chat", "LeaderWorkerSet/wide", "Deployment/pd-kserve"}
 
     with loop_process(loop_kubeconfig, tmp_path, "--controller-class=herdsman") as loop:
-        code, preview = adopt(kubeconfig, capsys, *names, here, "--preview")
+        code, preview = adopt(kubeconfig, capsys, *names, here, "--dry-run")
         assert code == 0, preview
         told = {each["name"]: each for each in preview["services"]}
         assert set(told) == {"chat", "wide", "pd"}

@@ -105,7 +105,7 @@ def check_the_way_there(cluster: Cluster, kubeconfig: Path, capsys: pytest.Captu
         code, _ = adopt(kubeconfig, capsys, *ADOPTED, here, "--yes")
     assert code == 1, "LLMKube's controller seems to run"
 
-    code, preview = adopt(kubeconfig, capsys, "--all", here, "--preview")
+    code, preview = adopt(kubeconfig, capsys, "--all", here, "--dry-run")
     assert code == 0
     assert [each["name"] for each in preview["services"]] == sorted(ALL)
     assert not any(each.get("restarts") for each in preview["services"]), preview

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -194,8 +195,8 @@ def test_a_history_is_as_the_guide_shows_it(shell: Shell, loop: LoopProcess, cha
     versions = "kubectl get controllerrevisions -n prod -l inference.llmkube.dev/service=chat"
     eventually(lambda: "chat-v2" in shell.run(versions), what="the second version")
     eventually(lambda: len(chat.list(kinds.PODS, NAMESPACE)["items"]) == 3, what="the new pod beside the old ones")
-    assert "revision" in shell.run("herdsman rollback chat -n prod --preview", codes=(2,)).lower()
-    shell.run("herdsman rollback chat -n prod --to 1 --preview", codes=(2,))
+    assert "revision" in shell.run("herdsman rollback chat -n prod --dry-run", codes=(2,)).lower()
+    shell.run("herdsman rollback chat -n prod --to 1 --dry-run", codes=(2,))
     check(shell, "history.md", "herdsman rollback chat -n prod", answer="y")
     await_argument(chat, "--ctx-size 8192")
     eventually(lambda: "chat-v3" in shell.run(versions), what="the third version")
@@ -247,15 +248,15 @@ def test_a_service_is_looked_at_as_in_the_guides(shell: Shell, loop: LoopProcess
     shell.run(f"herdsman doctor --state file://{loop.state}", codes=(0, 1))
     assert "chat" in shell.run("kubectl get inferenceservices.inference.llmkube.dev -A")
     shell.run("herdsman host add studio --address 192.0.2.9")
-    assert "studio" in shell.run("herdsman doctor --host studio", codes=(0, 1))
+    assert "studio" in shell.run("herdsman doctor host studio", codes=(0, 1))
     assert "studio" in shell.run("herdsman host list")
     shell.run("herdsman host cordon studio && herdsman host drain studio && herdsman host uncordon studio")
-    shell.run("herdsman host doctor studio", codes=(1,))
+    shell.run("herdsman doctor hosts", codes=(1,))
     shell.run("herdsman host remove studio", codes=(0, 1))
-    doctor = shell.run("herdsman agent doctor --host mac-1 --plan-source http --store agent", codes=(0, 1))
+    doctor = shell.run("herdsman doctor agent -- --host mac-1 --plan-source http --store agent", codes=(0, 1))
     quoted = [step.output for step in steps((GUIDES / "install-agent.md").read_text("utf-8")) if step.output]
-    checks = [line.split("  ")[0] for line in quoted[0].splitlines()]
-    assert len(checks) > 5 and [line.split("  ")[0] for line in doctor.splitlines()] == checks
+    checks = [re.split("  +", line)[:2] for line in quoted[0].splitlines()]
+    assert len(checks) > 5 and [re.split("  +", line)[:2] for line in doctor.splitlines()] == checks
     shell.run(f"kubectl annotate {CHAT} herdsman.dev/host- herdsman.dev/host-selector-")
 
 

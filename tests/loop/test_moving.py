@@ -101,7 +101,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     files = project.root / "taken.yaml"
 
     # A preview changes nothing.
-    code, said = run(kubeconfig, project, "take", *NAMES, "-n", namespace, "--into", str(files), "--preview")
+    code, said = run(kubeconfig, project, "take", *NAMES, "-n", namespace, "--into", str(files), "--dry-run")
     assert code == 0, said
     assert "HorizontalPodAutoscaler code" in said and not files.exists()
     assert owners(client, namespace, "chat") and looks(client, namespace) == before
@@ -145,7 +145,7 @@ def test_services_move_to_a_fleet_and_back_and_nothing_restarts(
     # From the fleet to the loop; one service is removed from the stack, and the other is not.
     where = ("-n", namespace, "-f", str(files))
     stack = ("--stack", "dev", "--cwd", str(project.stack._directory / "work"))
-    code, said = run(kubeconfig, project, "give", "code", *where, *stack, "--preview")
+    code, said = run(kubeconfig, project, "give", "code", *where, *stack, "--dry-run")
     assert code == 0 and "would forget" in said, said
     assert find(client, kinds.INFERENCE_SERVICES, namespace, "code") is None
     code, said = run(kubeconfig, project, "give", "code", *where, *stack)

@@ -141,7 +141,7 @@ def test_services_of_both_dialects_move_to_a_fleet_and_back(
     files = project.root / "taken.yaml"
     take = ("take", "playground/chat", "talk", "-n", namespace, "--into", str(files))
 
-    code, said = fleet(*take, "--preview")
+    code, said = fleet(*take, "--dry-run")
     assert code == 0, said
     assert "HorizontalPodAutoscaler chat" in said and not files.exists()
     assert looks(client, namespace) == before and owners(client, namespace, kinds.DEPLOYMENTS, "talk-kserve")

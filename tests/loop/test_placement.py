@@ -29,7 +29,7 @@ from tests.support.loop import (
     service,
     status,
 )
-from tools.tiny_model import write_tiny_model
+from tools.tiny_model import Shape, write_tiny_model
 
 GIB = 1 << 30
 SELECTED = {"herdsman.dev/host-selector": "fleet=placement"}
@@ -255,3 +255,42 @@ def test_a_service_that_no_host_allows_names_its_field_and_is_placed_once_an_own
     await_condition(client, namespace, "svc", "Ready", "False", saying=f"1 does not allow namespace {namespace}")
     hosts.edit("strict", allow={"flags": ["--tools"], "namespaces": [namespace]})
     on(client, namespace, "strict")
+
+
+def test_a_service_without_a_context_gets_what_fits_and_keeps_it(
+    loop: LoopProcess, client: KubeClient, namespace: str, hosts: Hosts, tmp_path: Path
+) -> None:
+    write_tiny_model(tmp_path / "long.gguf", shape=Shape(context=16_384))
+    hosts.add("p-long")
+    with http_folder(tmp_path) as url:
+        model(client, namespace, source=f"{url}/long.gguf")
+        service(client, namespace, annotations=SELECTED)
+        on(client, namespace, "p-long")
+        chosen = naming.ANNOTATION_DEFAULT_CONTEXT
+
+        def process() -> Any:
+            return client.get(kinds.HOST_PROCESSES, namespace, "svc")
+
+        def context() -> str:
+            argv = process()["spec"]["argv"]
+            return str(argv[argv.index("--ctx-size") + 1])
+
+        eventually(lambda: context() == "16384", what="the context by the header")
+        first = process()
+        assert first["metadata"]["annotations"][chosen] == "16384"
+
+        # The loop plans the service again with less memory, and the process stays as it is.
+        less = {"status": {"allocatable": {"memory": 1 << 20}}}
+        client.patch(kinds.HOSTS, None, "p-long", less, subresource="status")
+        edit(client, namespace, priority="high")
+        eventually(lambda: process()["spec"]["priority"] != first["spec"]["priority"], what="the change of priority")
+        assert context() == "16384"
+
+        # A context that the service sets counts, and without it the present default does.
+        edit(client, namespace, contextSize=512)
+        eventually(lambda: context() == "512", what="the context of the service")
+        assert chosen not in process()["metadata"]["annotations"]
+        more = {"status": {"allocatable": {"memory": 8 * GIB}}}
+        client.patch(kinds.HOSTS, None, "p-long", more, subresource="status")
+        edit(client, namespace, contextSize=None)
+        eventually(lambda: context() == "16384", what="the default again")

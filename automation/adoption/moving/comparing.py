@@ -35,12 +35,20 @@ def compare(move: Move) -> None:
         live = move.live(each.kind, each.name)
         if each.kind in TEMPLATE_FIELDS:
             move.problems += _of_pods(move, each, live)
-        elif (
-            each.kind in _EFFECTS
-            and live is not None
-            and (where := _where(each.manifest["spec"], live["spec"], "spec"))
-        ):
-            move.problems.append(f"{each.kind} {each.name} {_EFFECTS[each.kind]}: {where}")
+        elif each.kind in _EFFECTS and live is not None and (where := _where_of(each.manifest["spec"], live["spec"])):
+            move.problems.append(f"{each.kind} {each.name} {_EFFECTS[each.kind]}: {where}{_context_hint(live)}")
+
+
+def _where_of(wanted: Json, live: Json) -> str:
+    # The API server rewrites no arguments, so numbers among them are no quantities.
+    where = _where(wanted, live, "spec")
+    return where or ("spec.argv" if wanted.get("argv") != live.get("argv") else "")
+
+
+def _context_hint(live: Json) -> str:
+    """Say how a context that the loop chose is kept: a static fleet chooses none."""
+    chosen = str(annotations_of(live).get(naming.ANNOTATION_DEFAULT_CONTEXT, ""))
+    return f"; the loop chose its context: set spec.contextSize to {chosen} first" if chosen.isdecimal() else ""
 
 
 def leftovers(move: Move) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from agent.server.processes.engine_user import EngineUserWrong, NotReadable, engine_user
 from agent.server.processes.process import Marker, launch
-from automation.cli.agent_doctor import engine_user_finding
+from automation.cli.agent_machine_checks import engine_user_finding
 from tests.support.controlplane import eventually
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run processes as another user")

@@ -9,9 +9,8 @@ from typing import Any
 
 from automation.admission.quota import Quota, QuotaClaim, QuotaName
 from automation.admission.quota_ledger import QuotaLedger
-from automation.hosts.host_allocations import HostAllocations
 from automation.hosts.placement import HostCapacity, PlacementRequest
-from automation.hosts.registry import HostProposal
+from automation.hosts.registry import HostProposal, HostRegistry
 from automation.reconcile.act import Acted, Actor
 from automation.reconcile.actions import Action, ReserveHosts, ReserveQuota
 from program.desired.keys import ServiceKey
@@ -24,11 +23,12 @@ class Ledgers:
     """One host with 10 GiB and a quota of one GPU."""
 
     def __init__(self) -> None:
-        self.allocations = HostAllocations(lost_for_s=lambda _: None)
+        registry = HostRegistry(later=lambda _delay_s, _call: None)
+        self.allocations = registry.allocations
         self.allocations.set_host("a", HostCapacity("a", memory_bytes=10 * GIB), alive=True)
         self.quotas = QuotaLedger()
         self.quotas.set_quota(QuotaName("prod", "team"), Quota(QuotaName("prod", "team"), "prod", gpus=1))
-        cluster = SimpleNamespace(registry=SimpleNamespace(allocations=self.allocations), quotas=self.quotas)
+        cluster = SimpleNamespace(registry=registry, quotas=self.quotas)
         self.requeued: list[ServiceKey] = []
         parts: dict[str, Any] = {field.name: None for field in fields(Actor)}
         parts["requeue"] = lambda key, _delay_s: self.requeued.append(key)

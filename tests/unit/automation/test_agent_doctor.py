@@ -1,4 +1,4 @@
-"""The findings of `herdsman agent doctor`."""
+"""The findings of `herdsman doctor agent`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from agent.server.joining.identity import kubeconfig_text
-from automation.cli import agent_doctor
-from automation.cli.agent_doctor import clock_finding, clock_offset_s, collector_finding, sleep_finding, store_finding
+from automation.cli import agent_cluster_checks, agent_machine_checks, agent_macos_checks
+from automation.cli.agent_cluster_checks import clock_finding, clock_offset_s
+from automation.cli.agent_machine_checks import store_finding
+from automation.cli.agent_macos_checks import collector_finding, sleep_finding
 from automation.cli.agent_token_check import token_finding
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -47,7 +49,7 @@ def test_macs_are_told_of_the_wired_collector_and_of_launch_agents(tmp_path: Pat
     ours, other = tmp_path / "dev.herdsman.agent.plist", tmp_path / "com.example.plist"
     ours.write_text("<string>/opt/herdsman</string><string>agent</string>")
     other.write_text("<string>/opt/other</string>")
-    (trap,) = agent_doctor.agent_trap([ours, other, tmp_path / "missing.plist"])
+    (trap,) = agent_macos_checks.agent_trap([ours, other, tmp_path / "missing.plist"])
     assert trap.state == "failed" and "LaunchDaemon" in trap.hint
 
 
@@ -55,25 +57,25 @@ def test_no_route_to_the_cluster_on_a_mac_is_named_for_what_it_is() -> None:
     inner = OSError(errno.EHOSTUNREACH, "No route to host")
     outer = RuntimeError("unreachable")
     outer.__cause__ = inner
-    assert agent_doctor.is_no_route(outer)
-    assert agent_doctor.is_no_route(RuntimeError("[Errno 65] No route to host"))
-    assert not agent_doctor.is_no_route(OSError(errno.ECONNREFUSED, "Connection refused"))
+    assert agent_cluster_checks.is_no_route(outer)
+    assert agent_cluster_checks.is_no_route(RuntimeError("[Errno 65] No route to host"))
+    assert not agent_cluster_checks.is_no_route(OSError(errno.ECONNREFUSED, "Connection refused"))
 
 
 def test_a_store_must_be_writable_and_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_doctor, "LITTLE_SPACE_BYTES", 1)
+    monkeypatch.setattr(agent_machine_checks, "LITTLE_SPACE_BYTES", 1)
     found = store_finding(tmp_path / "a" / "b", lambda *_: True)
     assert found.state == "ok" and f"the agent creates it in {tmp_path}" in found.detail
     assert store_finding(tmp_path, lambda *_: False).state == "failed"
     (tmp_path / "file").touch()
     assert "not a directory" in store_finding(tmp_path / "file" / "store", lambda *_: True).detail
-    monkeypatch.setattr(agent_doctor, "LITTLE_SPACE_BYTES", 1 << 60)
+    monkeypatch.setattr(agent_machine_checks, "LITTLE_SPACE_BYTES", 1 << 60)
     assert store_finding(tmp_path, lambda *_: True).state == "warning"
 
 
 @pytest.mark.parametrize(("days", "state"), [(400, "ok"), (29, "warning"), (-1, "failed")])
 def test_a_certificate_is_warned_of_before_it_ends(days: int, state: str) -> None:
-    assert agent_doctor.certificate_finding("/c.crt", NOW + timedelta(days=days, hours=1), NOW).state == state
+    assert agent_machine_checks.certificate_finding("/c.crt", NOW + timedelta(days=days, hours=1), NOW).state == state
 
 
 def test_a_mac_that_sleeps_is_named_with_the_command_that_helps() -> None:

@@ -91,6 +91,13 @@ def test_another_selector_a_host_another_plan_and_another_way_in_are_refused() -
     assert "its pods would restart: spec.leaderWorkerTemplate.size" in problems([groups], [more])[0]
 
 
+def test_a_context_that_the_loop_chose_has_to_be_set_before_a_move() -> None:
+    wanted, live = (obj("HostProcess", spec={"argv": ["--ctx-size", tokens]}) for tokens in ("2048", "16384"))
+    live["metadata"]["annotations"] = {naming.ANNOTATION_DEFAULT_CONTEXT: "16384"}
+    (problem,) = problems([wanted], [live])
+    assert "would restart its process" in problem and "set spec.contextSize to 16384 first" in problem
+
+
 def test_what_the_file_does_not_mean_is_not_left_behind() -> None:
     found = move([deployment()], [deployment(), obj("Service"), obj("EndpointSlice")])
     leftovers(found)

@@ -60,6 +60,7 @@ def test_an_entry_that_agrees_with_its_file_is_ok(
         ({"file": {"bytes": 7, "rounded": True}}, "bytes is 7"),
         ({"context": 8192}, "context is 8192, the header has 4096"),
         ({"header": {"layer_count": 5}}, "header.layer_count is 5, the header has 4"),
+        ({"header": {"layer_count": 4, "head_counts_kv": [0, 0, 0, 1]}}, "header.head_counts_kv is"),
         ({"file": {"path": "gone.gguf"}}, "gone.gguf"),
     ],
 )
@@ -74,6 +75,131 @@ def test_a_rounded_size_may_be_off_by_one_percent(server: FileServer, tmp_path: 
     size = write_tiny_model(tmp_path / "m.gguf", shape=SHAPE).stat().st_size
     near = {"bytes": int(size * 1.009), "rounded": True}
     assert invoke(["catalog", "check", "--catalog", written(server, tmp_path, file=near)]) == 0
+
+
+def checks(capsys: pytest.CaptureFixture[str], catalog: str, *, code: int = EXIT_FAILED) -> list[dict[str, str]]:
+    assert invoke(["catalog", "check", "--catalog", catalog, "-o", "json"]) == code
+    found: list[dict[str, str]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_only_the_beginning_of_a_large_file_is_requested(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = written(server, tmp_path)
+    path = "/org/m/resolve/v1/m.gguf"
+    size = 64 << 20
+    server.files[path] = File(server.files[path].content.ljust(size, b"\0"))
+    document = json.loads(Path(catalog).read_text())
+    document["models"][0]["variants"][0]["files"][0]["bytes"] = size
+    Path(catalog).write_text(json.dumps(document))
+    assert checks(capsys, catalog, code=0)[0]["state"] == "ok"
+    assert server.requests and all(each.range for each in server.requests)
+    assert sum(sum(each.bytes_sent) for each in server.requests) < size / 8
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "hint"),
+    [
+        (File(statuses=[401] * 9), "401", "HF_TOKEN"),
+        (File(statuses=[404] * 9), "404", "renamed or removed"),
+        (File(b"<html>not a model</html>" * 99), "GGUF", "only GGUF files"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_row_with_the_next_step(
+    fault: File, said: str, hint: str, server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = written(server, tmp_path)
+    server.files["/org/m/resolve/v1/m.gguf"] = fault
+    (row,) = checks(capsys, catalog)
+    assert row["state"] == "failed" and said in row["detail"] and hint in row["hint"], row
+
+
+def test_the_hub_may_redirect_to_another_address(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = written(server, tmp_path)
+    path = "/org/m/resolve/v1/m.gguf"
+    server.files["/cdn/m"] = server.files[path]
+    server.files[path] = File(redirect=server.url("/cdn/m"))
+    assert checks(capsys, catalog, code=0)[0]["state"] == "ok"
+
+
+def test_each_variant_is_a_row_and_one_fault_does_not_hide_the_others(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = written(server, tmp_path)
+    document = json.loads(Path(catalog).read_text())
+    (variant,) = document["models"][0]["variants"]
+    gone = {**variant, "quant": "Q8_0", "files": [{"path": "gone.gguf", "bytes": 1}]}
+    document["models"][0]["variants"] = [gone, variant]
+    Path(catalog).write_text(json.dumps(document))
+    assert {each["check"]: each["state"] for each in checks(capsys, catalog)} == {"m Q8_0": "failed", "m F32": "ok"}
+
+
+@pytest.mark.parametrize(("listed", "said"), [(2, ""), (1, "files has 1, the model has 2")])
+def test_the_parts_of_a_split_model_are_counted_and_added_up(
+    listed: int, said: str, server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = written(server, tmp_path)
+    content = server.files["/org/m/resolve/v1/m.gguf"].content
+    parts = {f"m-0000{number}-of-00002.gguf": body for number, body in ((1, content), (2, b"weights"))}
+    for name, body in parts.items():
+        server.files[f"/org/m/resolve/v1/{name}"] = File(body)
+    files = [{"path": name, "bytes": len(body)} for name, body in parts.items()][:listed]
+    document = json.loads(Path(catalog).read_text())
+    document["models"][0]["variants"][0]["files"] = files
+    Path(catalog).write_text(json.dumps(document))
+    (row,) = checks(capsys, catalog, code=EXIT_FAILED if said else 0)
+    assert said in row["detail"]
+
+
+@pytest.mark.parametrize(
+    ("size", "content", "said"),
+    [(3, b"abc", ""), (4, b"abc", "projector.bytes is 4, the file has 3"), (3, None, "mmproj.gguf")],
+)
+def test_the_projector_is_checked_too(
+    size: int,
+    content: bytes | None,
+    said: str,
+    server: FileServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    catalog = written(server, tmp_path)
+    if content is not None:
+        server.files["/org/m/resolve/v1/mmproj.gguf"] = File(content)
+    document = json.loads(Path(catalog).read_text())
+    document["models"][0]["variants"][0]["projector"] = {"path": "mmproj.gguf", "bytes": size}
+    Path(catalog).write_text(json.dumps(document))
+    (row,) = checks(capsys, catalog, code=EXIT_FAILED if said else 0)
+    assert said in row["detail"]
+
+
+def test_a_check_confirms_the_numbers_that_had_no_source(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = written(server, tmp_path, unchecked=["header.recurrent_bytes"])
+    (row,) = checks(capsys, catalog, code=0)
+    assert "the file has the same header.recurrent_bytes" in row["detail"] and "remove `unchecked`" in row["hint"]
+    assert invoke(["catalog", "info", "m", "--catalog", catalog, "--local"]) == 0
+    shown = capsys.readouterr().out
+    assert "source: not yet checked (recurrent_bytes; `herdsman catalog check m`" in shown
+    wrong = written(server, tmp_path, unchecked=["header"], header={"layer_count": 5})
+    assert "header.layer_count is 5" in checks(capsys, wrong)[0]["detail"]
+
+
+def test_unchecked_numbers_must_exist(server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    catalog = written(server, tmp_path, unchecked=["header.size"])
+    assert invoke(["catalog", "check", "--catalog", catalog]) == EXIT_FAILED
+    assert "`unchecked` names `header.size`" in capsys.readouterr().err
+
+
+def test_the_numbers_of_the_catalog_without_a_source_are_marked() -> None:
+    marked = {entry.id: entry.unchecked for entry in load().models if entry.unchecked}
+    assert marked["qwen3.5-0.8b"] == ("header.recurrent_bytes",) and marked["qwen3-8b"] == ("header",)
+    sourced = {"qwen3.5-4b", "qwen3.6-27b", "granite-4-h-tiny", "llama-3.1-8b", "glm-4.7-flash", "ministral-3-8b"}
+    assert not sourced & set(marked) and len(marked) == 13
 
 
 def test_an_unknown_model_is_refused_before_any_request(server: FileServer, capsys: pytest.CaptureFixture[str]) -> None:

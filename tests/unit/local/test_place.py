@@ -70,6 +70,30 @@ def test_a_plan_says_what_would_change_and_changes_nothing(place: LocalPlace, fo
     assert "contextSize" in place.plan([service_document("chat", contextSize=1024)]).text
 
 
+def test_a_dry_run_names_the_files_that_would_change_and_leaves_them(folders: LocalFolders) -> None:
+    there = deploy(LocalPlace(folders))
+    applied(folders)
+    before = (folders.config / "chat.yaml").read_bytes()
+    changes: list[str] = []
+    dry = LocalPlace(folders, changes)
+    dry.apply([model_document("chat"), service_document("chat")])
+    assert changes == []
+    dry.scale(there, 2)
+    dry.stop(there)
+    assert set(changes) == {f"change {folders.config / 'chat.yaml'}"}
+    del changes[:]
+    dry.delete(there, purge=True)
+    assert changes == [
+        f"delete {folders.config / 'chat.yaml'}",
+        "delete the files of default/chat that no other service has",
+    ]
+    dry.apply([model_document("new"), service_document("new")])
+    assert changes[-1] == f"change {folders.config / 'new.yaml'}"
+    assert os.listdir(folders.config) == ["chat.yaml"] and (folders.config / "chat.yaml").read_bytes() == before
+    with pytest.raises(PlaceError):
+        dry.apply([service_document("alone")])
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from automation.places.cluster_states import _WAITING, state_of
+from automation.places.cluster_states import _WAITING, context_of, state_of
 from automation.places.place import Download, State
 from kubeapi.json_types import Json
 from program.dialects.status.conditions import Reason
@@ -71,3 +71,11 @@ def test_the_models_download_is_the_services() -> None:
     model = {"status": {"download": {"bytes": 5, "total": 10}}}
     assert state_of(service("Creating", "ModelDownloading"), model=model).download == Download(5, 10)
     assert state_of(service(), model={"status": {"download": {"bytes": "x"}}}).download is None
+
+
+def test_the_context_is_that_of_the_service_or_else_that_of_its_process() -> None:
+    process = {"spec": {"runtime": "llamacpp", "argv": ["llama-server", "--ctx-size", "16384"]}}
+    assert context_of({}, process) == 16_384
+    assert context_of({"contextSize": 512}, process) == 512
+    assert context_of({}, None) is None
+    assert context_of({}, {"spec": {"runtime": "vllm", "argv": ["vllm", "-c", "1"]}}) is None

@@ -1,0 +1,110 @@
+"""A client whose writes the API server checks and does not store, for `--dry-run` of commands.
+
+The server checks permissions, admission and validation of each write as it would without the dry run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from kubeapi.client import KubeClient
+from kubeapi.config import Access
+from kubeapi.errors import AlreadyExists, NotFound
+from kubeapi.json_types import Json
+from kubeapi.kinds import NAMESPACES, Kind
+from kubeapi.rest import JSON
+
+_READS = frozenset({"GET", "HEAD"})
+_REVIEWS = "/apis/authorization.k8s.io/"
+"""The API of access reviews: a POST there stores nothing, and takes no dry run."""
+
+
+class DryRunClient(KubeClient):
+    """A KubeClient that stores nothing. `changes` names each write that would change an object, in their order.
+
+    A later write may depend on an earlier one, which the server did not store. Objects that were deleted before can be
+    created again, and writes into a namespace that would be created are recorded unchecked.
+    """
+
+    def __init__(self, access: Access, *, give_up_s: float | None = None) -> None:
+        super().__init__(access, give_up_s=give_up_s)
+        self.changes: list[str] = []
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | None] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        **options: Any,
+    ) -> Json:
+        """Send a request; each write as a dry run."""
+        if method not in _READS and not path.startswith(_REVIEWS):
+            query = {**(query or {}), "dryRun": "All"}
+        return super().request(method, path, query=query, body=body, content_type=content_type, **options)
+
+    def create(self, kind: Kind, namespace: str | None, obj: Json, **options: Any) -> Json:
+        """Record that an object would be created. Raises AlreadyExists, Invalid."""
+        name = obj["metadata"]["name"]
+        try:
+            created = (
+                obj
+                if f"create {NAMESPACES.kind} {namespace}" in self.changes
+                else super().create(kind, namespace, obj, **{**options, "dry_run": True})
+            )
+        except AlreadyExists:
+            if _text("delete", kind, namespace, name) not in self.changes:
+                raise
+            created = obj
+        self._record("create", kind, namespace, name)
+        return created
+
+    def apply(self, kind: Kind, namespace: str | None, obj: Json, **options: Any) -> Json:
+        """Record what a server-side apply would do. Raises as `KubeClient.apply`."""
+        name = obj["metadata"]["name"]
+        before = self._live(kind, namespace, name)
+        after = super().apply(kind, namespace, obj, **{**options, "dry_run": True})
+        self._compare(kind, namespace, name, before, after)
+        return after
+
+    def patch(self, kind: Kind, namespace: str | None, name: str, body: Any, **options: Any) -> Json:
+        """Record what a patch would do. Raises as `KubeClient.patch`."""
+        before = self._live(kind, namespace, name)
+        after = super().patch(kind, namespace, name, body, **{**options, "dry_run": True})
+        self._compare(kind, namespace, name, before, after)
+        return after
+
+    def delete(self, kind: Kind, namespace: str | None, name: str, **options: Any) -> None:
+        """Record that an object would be deleted. Raises as `KubeClient.delete`."""
+        super().delete(kind, namespace, name, **{**options, "dry_run": True})
+        self._record("delete", kind, namespace, name)
+
+    def _live(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
+        with contextlib.suppress(NotFound):
+            return self.get(kind, namespace, name)
+        return None
+
+    def _compare(self, kind: Kind, namespace: str | None, name: str, before: Json | None, after: Json) -> None:
+        if before is None:
+            self._record("create", kind, namespace, name)
+        elif _content(before) != _content(after):
+            self._record("change", kind, namespace, name)
+
+    def _record(self, verb: str, kind: Kind, namespace: str | None, name: str) -> None:
+        text = _text(verb, kind, namespace, name)
+        if text not in self.changes:
+            self.changes.append(text)
+
+
+def _text(verb: str, kind: Kind, namespace: str | None, name: str) -> str:
+    return f"{verb} {kind.kind} {namespace}/{name}" if namespace else f"{verb} {kind.kind} {name}"
+
+
+def _content(obj: Json) -> Json:
+    metadata = obj.get("metadata") or {}
+    kept = {name: metadata.get(name) or {} for name in ("labels", "annotations", "ownerReferences", "finalizers")}
+    return {**{key: value for key, value in obj.items() if key not in ("metadata", "status")}, "metadata": kept}
