@@ -83,6 +83,27 @@ def load(bundle: Path, target: Target, *, begin: Begin, registry: str = "", plai
             )
 
 
+def check(bundle: Path, target: Target, *, begin: Begin) -> Loaded:
+    """Check a bundle as `load` does, and return what `load` would write. Writes nothing. Raises BundleError."""
+    written: list[str] = []
+    present: list[str] = []
+    texts: dict[Kind, str] = {Kind.MANIFEST: "", Kind.INSTALL: ""}
+    with reading(bundle) as reader:
+        _check_space(reader.contents, target)
+        for file, data in reader.files():
+            if file.kind in texts:
+                texts[file.kind] += _text(file, data)
+                data.seek(0)
+            place, on_file = target.place(file), begin(file.path)
+            _check(file, data, on_file)
+            if place is not None:
+                there = not place.is_symlink() and place.is_file() and place.stat().st_size == file.bytes
+                # Unlike `load` this records no digest beside the file, so it reads the file again.
+                is_same = there and sha256_of_file(place, lambda _count: None) == file.sha256
+                (present if is_same else written).append(file.path)
+        return Loaded(reader.contents, texts[Kind.MANIFEST], texts[Kind.INSTALL], tuple(written), tuple(present))
+
+
 def inspect(bundle: Path) -> Contents:
     """Return the list of a bundle, without a check of the files. Raises BundleError."""
     with reading(bundle) as reader:

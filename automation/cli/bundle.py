@@ -17,6 +17,7 @@ from automation.bundles.contents import BundledFile, BundleError, Contents, Kind
 from automation.bundles.wanted import from_catalog, wanted
 from automation.catalog.entries import CatalogError
 from automation.catalog.loading import load as load_catalog
+from automation.cli.dry_run import DryRun, end_dry_run
 from automation.cli.manifest_files import read_manifests
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say, say_yaml, size_text
 from automation.cli.transfer_bars import transfer_bars
@@ -142,6 +143,7 @@ def load(
     installation: Annotated[
         bool, typer.Option("--installation", help="Print the operator's manifests instead of those of the services.")
     ] = False,
+    dry_run: DryRun = False,
     output: Annotated[LoadOutput, typer.Option("-o", "--output", help="yaml or json.")] = LoadOutput.YAML,
 ) -> None:
     """Check an archive, put its files in their places, and print the manifests for these places.
@@ -151,9 +153,13 @@ def load(
     finds a file by the address of its source.
     """
     with _errors_end(), transfer_bars() as begin:
-        target, place = _target(store, to, claim, url)
+        target, place = _target(store, to, claim, url, makes=not dry_run)
         if sha256:
             _check_digest(path, sha256, begin(f"checking {path.name}"))
+        if dry_run:
+            checked = loading.check(path, target, begin=begin)
+            pushes = [f"push {image.name} to {registry}" for image in checked.contents.images if registry]
+            end_dry_run([*(f"write {target.directory}: {each}" for each in checked.written), *pushes])
         done = loading.load(path, target, begin=begin, registry=registry, plain_http=plain_http)
         pushed = {each.name: images.pushed_name(each.name, registry) for each in done.contents.images if registry}
         documents = (
@@ -205,7 +211,7 @@ def _errors_end() -> Iterator[None]:
 
 
 def _target(
-    store: Path | None, to: Path | None, claim: str, url: str
+    store: Path | None, to: Path | None, claim: str, url: str, *, makes: bool
 ) -> tuple[loading.Target, rewriting.Store | rewriting.Address]:
     if store is not None and to is not None:
         raise typer.BadParameter("names a second place; choose --store or --to", param_hint="--to")
@@ -216,7 +222,7 @@ def _target(
         raise typer.BadParameter("names a second address; choose --claim or --url", param_hint="--url")
     if to is None:
         folders = LocalFolders.of_user()
-        if store is None:
+        if store is None and makes:
             _make(folders)
         directory = (store or folders.store).absolute()
         return loading.Target(directory, is_store=True), rewriting.Store(directory)

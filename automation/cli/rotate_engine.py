@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from automation.certificates import key_rotation
-from automation.certificates.key_rotation import NotRotatable
+from automation.certificates.key_rotation import NotRotatable, Rotation
 from automation.cli import exits
+from automation.cli.dry_run import DryRun, client_of, end_dry_run
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import complain, say
 from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, find_service
-from kubeapi.client import KubeClient
+from kubeapi import kinds
 from kubeapi.errors import Conflict, Forbidden, KubeError
 
 PAUSE_S = 2.0
@@ -30,6 +31,7 @@ def rotate_engine(
     timeout: Annotated[str, typer.Option(help="How long to wait for the roll-out, as in 30m or 2h.")] = "30m",
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
     context: Context = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Replace the key that Herdsman made for the engines of a service.
 
@@ -38,9 +40,11 @@ def rotate_engine(
     """
     limit_s = duration_s(timeout, "--timeout")
     try:
-        client = KubeClient.default(kubeconfig, context=context)
+        client = client_of(kubeconfig, context=context, dry_run=dry_run)
         service = find_service(client, namespace, name)
         rotation = key_rotation.begin(client, service)
+        if dry_run:
+            end_dry_run(_steps(rotation))
         begun = "Goes on with the change" if rotation.is_resumed else "Changes"
         say(f"{begun} to the key in Secret `{rotation.secret}`", err=True)
         deadline = time.monotonic() + limit_s
@@ -72,3 +76,13 @@ def rotate_engine(
         )
     else:
         say(f"Replaced the key of `{name}`: the old key is deleted")
+
+
+def _steps(rotation: Rotation) -> list[str]:
+    """Return what a rotation would do. The API server has checked the first two steps."""
+    wait = f"wait until no pod uses Secret {rotation.earlier}"
+    ends = [wait, f"delete Secret {rotation.namespace}/{rotation.earlier}"]
+    if rotation.is_resumed:
+        return ends
+    service = f"change {kinds.INFERENCE_SERVICES.kind} {rotation.namespace}/{rotation.service}"
+    return [f"create Secret {rotation.namespace}/{rotation.secret}", service, *ends]

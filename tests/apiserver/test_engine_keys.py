@@ -164,6 +164,9 @@ def test_a_replacement_goes_on_after_an_interruption_and_deletes_only_what_herds
         eventually(lambda: loop.find(admin, kinds.SERVICE_ACCOUNTS, namespace, "default"), what="the account of pods")
         admin.create(kinds.PODS, namespace, pod_with(NAME))
 
+        assert invoke([*command, "--dry-run"]) == exits.WOULD_CHANGE
+        assert f"Would create Secret {namespace}/{NAME}-2\nWould change InferenceService" in capsys.readouterr().out
+        assert loop.find(admin, kinds.SECRETS, namespace, f"{NAME}-2") is None
         assert invoke([*command, "--timeout", "1s"]) == exits.TIMED_OUT
         assert "1 of 1 pods still have the old key" in capsys.readouterr().err
         second = admin.get(kinds.SECRETS, namespace, f"{NAME}-2")

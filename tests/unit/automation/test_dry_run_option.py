@@ -12,7 +12,16 @@ from automation.cli.main import COMMANDS, GROUPS, application
 
 READS = frozenset(
     {
-        *("agent status", "agent store list", "bench", "cache list", "catalog check", "catalog info", "catalog list"),
+        *(
+            "agent status",
+            "agent store list",
+            "bench",
+            "bundle inspect",
+            "cache list",
+            "catalog check",
+            "catalog info",
+            "catalog list",
+        ),
         *("cluster env", "cluster status", "completion", "convert", "crds", "describe", "doctor", "drift", "export"),
         *("get", "history", "host list", "inspect", "key list", "leaders", "list", "local status", "logs"),
         *("policy check", "preview", "provider path", "ps", "queue", "render", "state doctor", "state list"),
@@ -25,7 +34,7 @@ RUNS = frozenset({"agent run", "chat", "console", "gateway", "open", "provider s
 OF_THIS_MACHINE = frozenset(
     {
         *("cluster down", "cluster load", "cluster up"),  # a cluster for tests
-        *("image build", "monitoring", "state backup"),  # one file that the command line names
+        *("bundle create", "image build", "monitoring", "state backup"),  # one file that the command line names
         "tools install",  # skips what is there; `tools list` shows what is missing
     }
 )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from automation.cli import exits
 from automation.cli.main import EXIT_FAILED, EXIT_USAGE, invoke
 from tests.support.local_mode import model, service
 from tests.support.model_server import File, FileServer
@@ -65,11 +66,16 @@ def test_a_bundle_is_made_listed_and_loaded_as_documented(
 
     # From here on nothing is on the network.
     server.files.clear()
+    assert invoke(["bundle", "load", str(out), "--to", str(tmp_path / "to"), "--dry-run"]) == exits.WOULD_CHANGE
+    assert f"Would write {tmp_path / 'to'}: {listed['path']}" in capsys.readouterr().out
+    assert not (tmp_path / "to").exists()
     assert invoke(["bundle", "load", str(out), "--sha256", told["sha256"], "--to", str(tmp_path / "to")]) == 0
     first, second = yaml.safe_load_all(capsys.readouterr().out)
     path = Path(first["spec"]["source"].removeprefix("file://"))
     assert hashlib.sha256(path.read_bytes()).hexdigest() == listed["sha256"]
     assert second["kind"] == "InferenceService"
+    assert invoke(["bundle", "load", str(out), "--to", str(tmp_path / "to"), "--dry-run"]) == exits.DONE
+    capsys.readouterr()
 
     assert invoke(["bundle", "load", str(out), "-o", "json"]) == 0
     loaded = json.loads(capsys.readouterr().out)
