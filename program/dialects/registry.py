@@ -140,6 +140,9 @@ DIALECTS: dict[str, DialectInfo] = {
 INPUT_KINDS = (kinds.MODELS, kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)
 """Kinds of custom resources that services refer to, and that get no objects themselves."""
 
+REFERRER_KINDS = (kinds.MODEL_ROUTERS, kinds.MODEL_POOLS, kinds.LORA_ADAPTERS)
+"""Kinds of custom resources that refer to InferenceServices, and that get no objects themselves."""
+
 KINDS: dict[str, Kind] = {name: each.kind for name, each in DIALECTS.items()}
 """The custom resource of each dialect."""
 
