@@ -7,6 +7,7 @@ A service that is not among the files is affected where it looks up what would c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from automation.preview.changes import Preview
@@ -27,7 +28,7 @@ from automation.preview.report import name_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served
-from kubeapi.errors import Forbidden
+from kubeapi.errors import Forbidden, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
@@ -62,20 +63,36 @@ def preview_files(
     affected = _affected_by_files(client, previewer.map, manifests)
     found = _preview(client, previewer, affected, on_progress)
     if affected.referrers:
-        found = _with_resources(found, affected)
+        found = _with_resources(found, client, previewer, affected)
     manifests.note_unused()
     left_out = [note for note in manifests.notes if note not in found.notes]
     return replace(found, notes=(*found.notes, *left_out))
 
 
-def _with_resources(found: Preview, affected: _Affected) -> Preview:
+def _with_resources(found: Preview, client: KubeClient, previewer: Previewer, affected: _Affected) -> Preview:
     """Add the previews of the ModelRouters, ModelPools and LoRAAdapters of the files."""
     from automation.preview.resources import preview_resource
 
     assert affected.look is not None
-    shown = tuple(preview_resource(affected.look, each) for each in affected.referrers)
+    labels = _namespace_labels(client, affected.referrers) if previewer.has_policies else {}
+    shown = tuple(
+        replace(
+            preview_resource(affected.look, each),
+            violations=previewer.check_resource(each.cr, labels.get(each.cr["metadata"]["namespace"], {})),
+        )
+        for each in affected.referrers
+    )
     notes = dict.fromkeys((*found.notes, *affected.look.notes))
     return replace(found, resources=shown, notes=tuple(notes))
+
+
+def _namespace_labels(client: KubeClient, applied: Iterable[AppliedDocument]) -> dict[str, Mapping[str, str]]:
+    """Return the labels of the namespaces of resources. One that may not be read counts as one without labels."""
+    found: dict[str, Mapping[str, str]] = {}
+    for namespace in {each.cr["metadata"]["namespace"] for each in applied}:
+        with suppress(NotFound, Forbidden):
+            found[namespace] = client.get(kinds.NAMESPACES, None, namespace)["metadata"].get("labels") or {}
+    return found
 
 
 def preview_live(

@@ -22,6 +22,7 @@ from automation.admission.quota_controller import QuotaController
 from automation.approval.approval import Approval, comparing, every_service, is_current
 from automation.approval.modes import Modes
 from automation.approval.policy_checker import PolicyChecker
+from automation.approval.resource_policies import ResourcePolicies
 from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.issuing import CertificateIssuer, CertificateWatch
 from automation.controller import Controller
@@ -189,6 +190,15 @@ def assemble(
     checks = Checks(client, settings=settings, metrics=metrics, requeue=services.add_after)
     stack.callback(checks.close)
     address = settings.proxy_address or own_address(client.server)
+
+    def policies_changed() -> None:
+        every_service(cluster, services.add_after)
+        of_resources.changed()
+
+    policies = PolicyChecker(settings.policies, requeue=services.add_after, changed=policies_changed)
+    stack.callback(policies.close)
+    stack.callback(policies.register(metrics.registry))
+    of_resources = ResourcePolicies(policies, namespace_labels=cluster.namespace_labels)
     pools = ModelPools(
         client,
         cluster,
@@ -197,6 +207,7 @@ def assemble(
         record=recorder.record,
         on_written=metrics.on_pool_status,
         on_gone=metrics.drop_pool,
+        policies=of_resources.verdict,
         shard=shard,
     )
     sleep = SleepController(client, address=address, requeue=services.add_after, turns=pools)
@@ -208,11 +219,6 @@ def assemble(
     stack.callback(metrics.registry.unregister, proxied)
     history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
     stack.callback(history.stop)
-    policies = PolicyChecker(
-        settings.policies, requeue=services.add_after, changed=lambda: every_service(cluster, services.add_after)
-    )
-    stack.callback(policies.close)
-    stack.callback(policies.register(metrics.registry))
     modes = Modes(comparing(client, render_options(settings)), is_current=lambda cr: is_current(client, cr))
     issuer = CertificateIssuer(client)
     controller, outcomes = make_controller(
@@ -249,8 +255,11 @@ def assemble(
         history.renew(namespaces=settings.namespaces, has=shard.contains)
         quotas = QuotaController(client, cluster, shard=shard)
         configs = KserveConfigs(client, cluster, namespaces=settings.namespaces, shard=shard)
-        routers = ModelRouterStatuses(client, cluster, gateway_url=settings.gateway_url, shard=shard)
-        adapters = LoraAdapters(client, cluster, recorder=recorder, shard=shard)
+        routers = ModelRouterStatuses(
+            client, cluster, gateway_url=settings.gateway_url, shard=shard, policies=of_resources.verdict
+        )
+        adapters = LoraAdapters(client, cluster, recorder=recorder, policies=of_resources.verdict, shard=shard)
+        of_resources.on_change += [routers.request_report, pools.request_report, adapters.request_pass]
         quotas.start()
         configs.start()
         routers.start()
