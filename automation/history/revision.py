@@ -19,7 +19,7 @@ from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.keys import Owner
-from program.dialects.registry import INPUT_KINDS, LLMKUBE, key_of
+from program.dialects.registry import INPUT_KINDS, LLMKUBE, key_of, referrer_of
 
 ANNOTATION_CHANGED_BY = "herdsman.dev/changed-by"
 ANNOTATION_CHANGED_AT = "herdsman.dev/changed-at"
@@ -148,11 +148,17 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
             "namespace": metadata["namespace"],
             "labels": {**labels_of(key_of(cr)), LABEL_FORMAT: FORMAT},
             "annotations": {**{k: v for k, v in notes.items() if v}, **outcome_annotations(outcome)},
-            "ownerReferences": [owner_reference(Owner.of(cr))],
+            "ownerReferences": [_owned_by(cr)],
         },
         "data": data,
         "revision": number,
     }
+
+
+def _owned_by(cr: Json) -> Json:
+    reference: Json = owner_reference(Owner.of(cr))
+    # To block a deletion, the loop would need the right to the finalizers of these kinds.
+    return {**reference, "blockOwnerDeletion": False} if referrer_of(cr) else reference
 
 
 def name_of(key: keys.ServiceKey, number: int) -> str:

@@ -32,6 +32,7 @@ from automation.engine.port import ServiceOutcome
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.engine.submissions import Submission
 from automation.history.recorder import RevisionRecorder
+from automation.history.resources import ResourceHistory
 from automation.hosts.endpoints import HostEndpoints
 from automation.hosts.lost_hosts import HostConditions, LostHosts
 from automation.hosts.ssh_hosts import run_ssh_hosts
@@ -199,6 +200,9 @@ def assemble(
     stack.callback(policies.close)
     stack.callback(policies.register(metrics.registry))
     of_resources = ResourcePolicies(policies, namespace_labels=cluster.namespace_labels)
+    history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
+    stack.callback(history.stop)
+    versions = ResourceHistory(history)
     pools = ModelPools(
         client,
         cluster,
@@ -208,6 +212,7 @@ def assemble(
         on_written=metrics.on_pool_status,
         on_gone=metrics.drop_pool,
         policies=of_resources.verdict,
+        note=versions.note,
         shard=shard,
     )
     sleep = SleepController(client, address=address, requeue=services.add_after, turns=pools)
@@ -217,8 +222,6 @@ def assemble(
     proxied = ProxyCollector(sleep.proxy)
     metrics.registry.register(proxied)
     stack.callback(metrics.registry.unregister, proxied)
-    history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
-    stack.callback(history.stop)
     modes = Modes(comparing(client, render_options(settings)), is_current=lambda cr: is_current(client, cr))
     issuer = CertificateIssuer(client)
     controller, outcomes = make_controller(
@@ -256,9 +259,16 @@ def assemble(
         quotas = QuotaController(client, cluster, shard=shard)
         configs = KserveConfigs(client, cluster, namespaces=settings.namespaces, shard=shard)
         routers = ModelRouterStatuses(
-            client, cluster, gateway_url=settings.gateway_url, shard=shard, policies=of_resources.verdict
+            client,
+            cluster,
+            gateway_url=settings.gateway_url,
+            shard=shard,
+            policies=of_resources.verdict,
+            note=versions.note,
         )
-        adapters = LoraAdapters(client, cluster, recorder=recorder, policies=of_resources.verdict, shard=shard)
+        adapters = LoraAdapters(
+            client, cluster, recorder=recorder, policies=of_resources.verdict, note=versions.note, shard=shard
+        )
         of_resources.on_change += [routers.request_report, pools.request_report, adapters.request_pass]
         quotas.start()
         configs.start()

@@ -48,12 +48,15 @@ class ModelRouterStatuses:
         gateway_url: str = "",
         shard: Shard = WHOLE,
         policies: Callable[[Json], Verdict | None] = lambda _: None,
+        note: Callable[[Json, Verdict | None], None] = lambda _cr, _verdict: None,
     ) -> None:
         """`gateway_url` is the address of the gateway for clients. `shard` is the part that this loop leads.
 
         `policies` returns the result of the policies for a router; None while there are no policies.
+        `note` is called with each router and that result, for its history.
         """
         self._policies = policies
+        self._note = note
         self._cluster = cluster
         self._gateway_url = gateway_url
         self._shard = shard
@@ -100,6 +103,7 @@ class ModelRouterStatuses:
             return
         cr = self._writer.latest(cached)
         now, verdict = datetime.now(UTC), self._policies(cr)
+        self._note(cr, verdict)
         status = router_status(
             cr,
             lambda service: self._cluster.llmkube.get(kinds.INFERENCE_SERVICES, namespace, service),

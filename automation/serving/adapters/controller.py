@@ -91,6 +91,7 @@ class LoraAdapters:
         *,
         recorder: EventRecorder,
         policies: Callable[[Json], Verdict | None] = lambda _: None,
+        note: Callable[[Json, Verdict | None], None] = lambda _cr, _verdict: None,
         shard: Shard = WHOLE,
         clock: Callable[[], float] = time.monotonic,
         dice: Callable[[], float] = random.random,
@@ -98,8 +99,10 @@ class LoraAdapters:
         """`shard` is the part that this loop leads.
 
         `policies` returns the result of the policies for an adapter; None while there are no policies.
+        `note` is called with each adapter and that result, for its history.
         """
         self._policies = policies
+        self._note = note
         self._client = client
         self._cluster = cluster
         self._recorder = recorder
@@ -227,8 +230,10 @@ class LoraAdapters:
 
     def _report(self, cached: Json, facts: AdapterFacts, *, path: str) -> float:
         cr = self._writer.latest(cached)
-        now = datetime.now(UTC)
-        status = with_verdict(cr, adapter_status(cr, facts, path=path, now=now), self._policies(cr), now=now)
+        now, verdict = datetime.now(UTC), self._policies(cr)
+        if "deletionTimestamp" not in cr["metadata"]:
+            self._note(cr, verdict)
+        status = with_verdict(cr, adapter_status(cr, facts, path=path, now=now), verdict, now=now)
         before: Json = cr.get("status") or {}
         if status != before and self._writer.write(cr, status):
             self._record(cr, before, status)

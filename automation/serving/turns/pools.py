@@ -82,6 +82,7 @@ class ModelPools:
         on_written: Callable[[Json, Json], None] = lambda _cr, _status: None,
         on_gone: Callable[[str, str], None] = lambda _namespace, _name: None,
         policies: Callable[[Json], Verdict | None] = lambda _: None,
+        note: Callable[[Json, Verdict | None], None] = lambda _cr, _verdict: None,
         shard: Shard = WHOLE,
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], None]], None] = start_timer,
@@ -91,7 +92,8 @@ class ModelPools:
 
         `record` is `EventRecorder.record`. `on_written` is called with each pool and its new status, `on_gone` with the
         namespace and name of a pool that does not exist any more. `policies` returns the result of the policies for a
-        pool; None while there are no policies. `later` starts timers; tests pass their own.
+        pool, None while there are no policies; `note` is called with each pool and that result, for its history.
+        `later` starts timers; tests pass their own.
         """
         self._cluster = cluster
         self._services = PoolServices(cluster, shard)
@@ -100,6 +102,7 @@ class ModelPools:
         self._record = record
         self._on_gone = on_gone
         self._policies = policies
+        self._note = note
         self._clock = clock
         self._later = later
         self._demand = Demand(clock=clock)
@@ -364,8 +367,9 @@ class ModelPools:
                 self._writer.leave(cached)
             return
         cr = self._writer.latest(cached)
-        now = datetime.now(UTC)
-        status = with_verdict(cr, pool_status(cr, state, now=now), self._policies(cr), now=now)
+        now, verdict = datetime.now(UTC), self._policies(cr)
+        self._note(cr, verdict)
+        status = with_verdict(cr, pool_status(cr, state, now=now), verdict, now=now)
         before = cr.get("status") or {}
         if status != before and self._writer.write(cr, status):
             for kind, reason, message in pool_events(before, state):
