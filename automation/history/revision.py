@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from automation.cache.owners import labels_of
 from automation.engine.port import APPLIED_WITHOUT
-from components.naming import owner_reference
+from components.naming import ANNOTATION_FLEET, owner_reference
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -41,6 +41,7 @@ _NOT_PART = frozenset(
     {
         keys.ANNOTATION_APPROVED,
         keys.ANNOTATION_CONTROLLER,
+        ANNOTATION_FLEET,
         keys.ANNOTATION_KEPT_TEMPLATE,
         keys.ANNOTATION_MODE,
     }

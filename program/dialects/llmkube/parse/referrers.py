@@ -34,3 +34,10 @@ def check_referrer(cr: Json) -> tuple[Problem, ...]:
         Problem(reason="NotHonoured", message="is not known", field=path, terminal=True)
         for path, _ in unknown_fields(spec, field="spec")
     )
+
+
+def services_named_by(cr: Json) -> tuple[str, ...]:
+    """Return the InferenceServices of its namespace that a resource names. Raises SpecInvalid."""
+    if cr["kind"] == kinds.MODEL_ROUTERS.kind:
+        return tuple(dict.fromkeys(each.service for each in router_of(cr).backends if each.service))
+    return pool_of(cr).members if cr["kind"] == kinds.MODEL_POOLS.kind else (adapter_of(cr).service,)
