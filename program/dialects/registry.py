@@ -248,5 +248,7 @@ def qualified(dialect: str, name: str) -> str:
 
 
 def kind_text(dialect: str) -> str:
-    """Return the kind of a dialect's services for messages."""
+    """Return the kind of a dialect's services, or of a word of `REFERRERS`, for messages."""
+    if dialect in REFERRERS:
+        return REFERRERS[dialect].kind
     return DIALECTS[dialect].display_name or DIALECTS[dialect].kind.kind

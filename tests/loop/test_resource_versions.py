@@ -104,3 +104,42 @@ def test_a_router_has_versions_and_a_denied_one_is_not_served(
     assert client.get(kinds.MODEL_ROUTERS, namespace, "front")["spec"]["backends"][0]["displayName"] == "smarter"
     assert completion(gateway, "cloudy")[0] == 404
     client.delete(kinds.MODEL_ROUTERS, namespace, "front")
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_router_of_llmkube_is_taken_over_and_given_back(
+    client: KubeClient, namespace: str, control_plane: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def conditions() -> set[str]:
+        live = client.get(kinds.MODEL_ROUTERS, namespace, "front")
+        return {each["type"] for each in (live.get("status") or {}).get("conditions") or ()}
+
+    def adopt(*words: str) -> tuple[int, str]:
+        where = ("-n", namespace, f"--kubeconfig={control_plane.kubeconfig}", "--force")
+        code = invoke(["adopt", "modelrouter/front", *where, *words])
+        return code, capsys.readouterr().out
+
+    annotated = router("litellm", "smart")
+    # Herdsman writes no status while an annotation names LLMKube.
+    annotated["metadata"]["annotations"] = {"herdsman.dev/controller": "llmkube"}
+    client.create(kinds.MODEL_ROUTERS, namespace, annotated)
+    said = {"type": "Available", "status": "True", "reason": "DeploymentReady", "message": "", "observedGeneration": 1}
+    status = {"phase": "Ready", "conditions": [{**said, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+    client.patch(kinds.MODEL_ROUTERS, namespace, "front", {"status": status}, subresource="status")
+    unmark = {"metadata": {"annotations": {"herdsman.dev/controller": None}}}
+    client.patch(kinds.MODEL_ROUTERS, namespace, "front", unmark)
+    labels = {"inference.llmkube.dev/model-router": "front"}
+    proxy = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front-router-proxy", "labels": labels}}
+    client.create(kinds.SERVICES, namespace, {**proxy, "spec": {"ports": [{"port": 8080}]}})
+
+    code, shown = adopt("--preview")
+    assert code == 0
+    assert "annotations.herdsman.dev/controller added (herdsman)" in shown
+    assert "LLMKube's proxy of the router stays and answers its clients: Service front-router-proxy" in shown
+    assert conditions() == {"Available"}
+    assert adopt("--yes")[0] == 0
+    assert {"SpecHonoured", "PolicyCompliant"} <= conditions()
+    assert "a loop of class `herdsman` manages it" in adopt("--preview")[1]
+    assert adopt("--release", "--yes")[0] == 0
+    assert not {"SpecHonoured", "PolicyCompliant"} & conditions()
+    client.get(kinds.SERVICES, namespace, "front-router-proxy")
