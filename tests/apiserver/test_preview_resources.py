@@ -86,3 +86,28 @@ def test_resources_are_validated_compared_and_explained(
         assert code == 1
         assert any("ModelPool `gpu`" in error and "spec.members" in error for error in found["errors"])
         assert any("unknown" in error for error in found["errors"])
+
+
+def test_a_file_is_deployed_after_a_dry_run(
+    plane: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = KubeClient.from_kubeconfig(str(plane.kubeconfig))
+    with controlplane.Api(plane).namespace() as namespace:
+        file = tmp_path / "front.yaml"
+        file.write_text(yaml.safe_dump_all([router("gpt-4o"), POOL]))
+        words = ["deploy", str(file), "-n", namespace, f"--kubeconfig={plane.kubeconfig}"]
+        assert invoke([*words, "--dry-run"]) == 2
+        shown = capsys.readouterr().out
+        assert f"ModelRouter {namespace}/front  1 to create" in shown
+        assert "2 resources would change (2 to create)" in shown
+        assert client.list(kinds.MODEL_ROUTERS, namespace)["items"] == []
+        assert invoke(words) == 0
+        assert invoke([*words, "--dry-run"]) == 0
+        assert invoke([*words, "--dry-run", "--replicas", "2"]) != 0
+        file.write_text(yaml.safe_dump(router("gpt-4o", defaultRoute="none")))
+        assert invoke(words) == 1
+        assert "ModelRouter `front`: spec.defaultRoute" in capsys.readouterr().err
+        file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}}))
+        capsys.readouterr()
+        assert invoke(words) == 1
+        assert "ConfigMap `other`" in capsys.readouterr().err
