@@ -94,6 +94,12 @@ class Monitoring(ServiceComponent):
     TOKEN = naming.TYPE_MONITORING
 
 
+class Configuration(ServiceComponent):
+    """A ModelRouter, ModelPool or LoRAAdapter of a static fleet, applied as it is written."""
+
+    TOKEN = naming.TYPE_CONFIGURATION
+
+
 class HostedProcess(ServiceComponent):
     """A model server on one host.
 
@@ -123,7 +129,7 @@ COMPONENTS: dict[str, type[ServiceComponent]] = {
     component.TOKEN: component
     for component in (
         *(InferenceDeployment, Autoscaler, Exposure, Routing, Monitoring, HostedProcess),
-        *(Foundation, Operator),
+        *(Configuration, Foundation, Operator),
     )
 }
 """The classes by type token."""

@@ -70,6 +70,7 @@ TYPE_HOST_PROCESS = "herdsman:index:HostedProcess"
 TYPE_EXPOSURE = "herdsman:index:Exposure"
 TYPE_MONITORING = "herdsman:index:Monitoring"
 TYPE_ROUTING = "herdsman:index:Routing"
+TYPE_CONFIGURATION = "herdsman:index:Configuration"
 TYPE_FOUNDATION = "herdsman:index:Foundation"
 TYPE_OPERATOR = "herdsman:index:Operator"
 

@@ -55,6 +55,8 @@ class GatewayOptions:
     """Where routers write their audits; None: those that write to files get no requests."""
     audit_collector: Collector | None = None
     """Where routers send audits by OTLP; None: those that do get no requests."""
+    awaits_policies: bool = False
+    """A version of a ModelRouter is served only after a loop has checked it against its policies."""
     metrics: ListenAddress | None = None
     """The address of the Prometheus metrics; None: they are not served."""
 
@@ -78,6 +80,7 @@ class RunningGateway:
                 namespaces=options.namespaces,
                 keys_namespace=options.keys_namespace,
                 keys_required=required,
+                awaits_policies=options.awaits_policies,
             )
         self._server = GatewayServer(
             access=Access(required=required),

@@ -23,7 +23,7 @@ from program.static.config import PROJECT, FleetConfig, read_config
 from program.static.existing import find_existing
 from program.static.outputs import output_name, stack_outputs
 from program.static.plugin import KubernetesPlugin, missing_plugin_words
-from program.static.reading import Fleet, is_in_cluster, read_fleet
+from program.static.reading import Fleet, Placed, is_in_cluster, read_fleet
 from program.static.registering import FleetRegistrars
 
 SKIP_CHECKPOINTS = "PULUMI_SKIP_CHECKPOINTS"
@@ -47,7 +47,7 @@ def register_fleet(root: Path) -> Awaitable[None]:
         pulumi.log.warn(note)
     if why := checkpoint_hint(fleet, os.environ):
         pulumi.log.info(why)
-    in_cluster = any(is_in_cluster(placed, config) for placed in fleet.services)
+    in_cluster = bool(fleet.resources) or any(is_in_cluster(placed, config) for placed in fleet.services)
     if in_cluster and config.plugin is KubernetesPlugin.HERDSMAN and (why := missing_plugin_words(os.environ)):
         pulumi.log.warn(why)
     if fleet.errors:
@@ -84,14 +84,15 @@ def checkpoint_hint(fleet: Fleet, environment: Mapping[str, str]) -> str:
 
 
 async def _register(config: FleetConfig, fleet: Fleet) -> None:
-    """Register the services and export the outputs of the stack.
+    """Register the services and resources, and export the outputs of the stack.
 
     A cluster with a name gets a provider of that name; the cluster without a name gets the default provider. Raises
     pulumi.RunError before any service is registered if the installed plugin is not the one that the config names, or if
     objects of other owners are in the way; the error lists all of them.
     """
     providers: dict[str, pulumi.ProviderResource] = {}
-    for placed in fleet.services:
+    everything: tuple[Placed, ...] = (*fleet.services, *fleet.resources)
+    for placed in everything:
         name = placed.cluster.name
         if name and name not in providers and is_in_cluster(placed, config):
             providers[name] = cluster_provider(
@@ -100,18 +101,18 @@ async def _register(config: FleetConfig, fleet: Fleet) -> None:
                 kubeconfig=placed.cluster.kubeconfig,
                 version=config.plugin.version,
             )
-    in_clusters = [placed for placed in fleet.services if is_in_cluster(placed, config)]
+    in_clusters = [placed for placed in everything if is_in_cluster(placed, config)]
     found = await find_existing(in_clusters, providers, config.plugin)
     registrars = await FleetRegistrars.of_run(config, providers=providers, existing=found)
     try:
-        registered = await static_fleet((placed.rendered, registrars.of(placed)) for placed in fleet.services)
+        registered = await static_fleet((placed.rendered, registrars.of(placed)) for placed in everything)
     except FleetIncomplete as error:
         await registrars.finish()
         raise pulumi.RunError(f"not complete because of the errors above: {error}") from None
     await registrars.finish()
     processes = {
         output_name(placed): resource
-        for placed, resource in zip(fleet.services, registered, strict=True)
+        for placed, resource in zip(fleet.services, registered[: len(fleet.services)], strict=True)
         if resource is not None and not is_in_cluster(placed, config)
     }
     for name, value in stack_outputs(fleet.services, processes).items():

@@ -26,7 +26,7 @@ from program.desired.service import DesiredService
 from program.dialects.crds.reading import check_metadata, check_referred, read, unknown_fields, without_nulls
 from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.schema.model import ModelSpec
-from program.dialects.registry import INPUT_KINDS, KINDS, dialect_named, dialect_of
+from program.dialects.registry import INPUT_KINDS, KINDS, REFERRER_KINDS, dialect_named, dialect_of
 from program.runtimes.host_rules import DEFAULT, Allowance, allowance_of
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -76,6 +76,8 @@ class Manifests:
     _services: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     """The services, by dialect, namespace and name."""
     _referred: dict[_Identity, Document] = field(default_factory=dict)
+    _referrers: dict[_Identity, Document] = field(default_factory=dict)
+    """ModelRouters, ModelPools and LoRAAdapters."""
     _others: dict[_Identity, Document] = field(default_factory=dict)
     """Objects of other kinds that a service may refer to: ConfigMaps, routes."""
     _asked_for: set[_Identity] = field(default_factory=set)
@@ -112,6 +114,14 @@ class Manifests:
         """The ConfigMaps. Services may read some of them."""
         kind = (kinds.CONFIG_MAPS.group, kinds.CONFIG_MAPS.kind)
         return tuple(document for identity, document in self._others.items() if identity[:2] == kind)
+
+    def take_referrers(self) -> tuple[Document, ...]:
+        """Return the ModelRouters, ModelPools and LoRAAdapters, in the order in which they were read.
+
+        `note_unused` counts them as left out until a caller has taken them.
+        """
+        self._asked_for.update(self._referrers)
+        return tuple(self._referrers.values())
 
     def services_of(self, dialect: str) -> tuple[Document, ...]:
         """The services of a dialect, in the order in which they were read."""
@@ -194,13 +204,14 @@ class Manifests:
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
         """Find all objects of a kind and a namespace among the files, sorted by name."""
-        documents = (*self._referred.values(), *self._services.values(), *self._others.values())
+        shelves = (self._referred, self._services, self._referrers, self._others)
+        documents = [document for shelf in shelves for document in shelf.values()]
         found = (each for each in documents if _identity(each.cr)[:3] == (kind.group, kind.kind, namespace))
         return tuple(each.cr for each in sorted(found, key=lambda each: each.name))
 
     def note_unused(self) -> None:
         """Add a note for each document that no service refers to. Call it after all services are parsed."""
-        for identity, document in self._others.items():
+        for identity, document in (*self._referrers.items(), *self._others.items()):
             if identity not in self._asked_for:
                 cr = document.cr
                 note = f"Left out: {document.where}: {cr.get('apiVersion')} {cr.get('kind')} `{document.name}`"
@@ -211,7 +222,7 @@ class Manifests:
         if found is None:
             of = (dialect for dialect, kind in KINDS.items() if (kind.group, kind.kind) == identity[:2])
             found = next((self._services.get((dialect, *identity[2:])) for dialect in of), None)
-        return found or self._others.get(identity)
+        return found or self._referrers.get(identity) or self._others.get(identity)
 
     def _paths(self, name: str) -> list[Path]:
         path = self.root / name
@@ -263,8 +274,9 @@ class Manifests:
         metadata, (group, kind) = cr["metadata"], _group_kind(cr)
         dialect = dialect_of(cr)
         referred = next((each for each in INPUT_KINDS if (each.group, each.kind) == (group, kind)), None)
+        is_referrer = any((each.group, each.kind) == (group, kind) for each in REFERRER_KINDS)
         if group == kinds.MODELS.group and cr["apiVersion"] != kinds.MODELS.api_version:
-            dialect, referred = "", None  # LLMKube's API has one version
+            dialect, referred, is_referrer = "", None, False  # LLMKube's API has one version
         of_cluster = referred is not None and not referred.namespaced
         if of_cluster or (group, kind) == (kinds.HOSTS.group, kinds.HOSTS.kind):
             metadata = {key: value for key, value in metadata.items() if key != "namespace"}
@@ -276,6 +288,8 @@ class Manifests:
             self._put(self._services, (dialect, document.namespace, document.name), document)
         elif referred is not None:
             self._put(self._referred, _identity(document.cr), document)
+        elif is_referrer:
+            self._put(self._referrers, _identity(document.cr), document)
         else:
             self._others.setdefault(_identity(document.cr), document)
 

@@ -16,13 +16,15 @@ from automation.adoption.candidates import (
     Candidate,
     adoption_annotations,
     find_candidate,
+    find_resource_candidate,
+    has_mark,
     is_applied,
     pods_of,
     read_namespace,
 )
 from automation.adoption.kept_templates import WORKLOAD_KINDS, read_record, workload_digest
 from automation.adoption.owner_references import controller_uid, replace_owner
-from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS
+from automation.adoption.upstream_controller import upstream_of
 from automation.reconcile.plan import ObjectName
 from components import naming
 from components.naming import owner_reference
@@ -31,7 +33,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, Owner
-from program.dialects.registry import DIALECTS, LLMKUBE, dialect_of, kind_of
+from program.dialects.registry import DIALECTS, LLMKUBE, REFERRERS, key_of, kind_of
 
 FIELD_MANAGER = "herdsman-adopt"
 POLL_S = 0.1
@@ -77,11 +79,16 @@ class Adopter:
         """Find out which services may be adopted. Sends a few requests for each namespace and dialect."""
         by_place: dict[tuple[str, str], list[Json]] = defaultdict(list)
         for service in services:
-            by_place[service["metadata"]["namespace"], dialect_of(service)].append(service)
+            by_place[service["metadata"]["namespace"], key_of(service).dialect].append(service)
         found: list[Candidate] = []
         for (namespace, dialect), there in sorted(by_place.items()):
+            ordered = sorted(there, key=lambda each: str(each["metadata"]["name"]))
+            if dialect in REFERRERS:
+                said = self._client.get(kinds.NAMESPACES, None, namespace)["metadata"].get("annotations") or {}
+                found += [find_resource_candidate(each, said, self._class) for each in ordered]
+                continue
             objects = read_namespace(self._client, dialect, namespace)
-            for service in sorted(there, key=lambda each: str(each["metadata"]["name"])):
+            for service in ordered:
                 found.append(find_candidate(service, objects, self._class))
         return found
 
@@ -109,7 +116,7 @@ class Adopter:
         """Give services back: wait until the loop has released them, and remove Herdsman's annotations."""
         for one in batch:
             own = {ANNOTATION_ADOPT: None} if one.key.dialect == "kserve" else {}
-            released_to = UPSTREAM_CONTROLLERS[one.key.dialect].released_to
+            released_to = upstream_of(one.key.dialect).released_to
             self._annotate(one, {ANNOTATION_CONTROLLER: released_to, ANNOTATION_KEPT_TEMPLATE: None, **own})
         results = self._wait(
             batch,
@@ -186,6 +193,8 @@ class Adopter:
 
     def _find_adopted(self, one: Candidate) -> Result | None:
         """Return a failure when pods were replaced or the loop stalls; None until the loop has applied the service."""
+        if one.key.dialect in REFERRERS:
+            return Result(one, "") if has_mark(self._live(one)) else None
         conditions = self._conditions(one)
         for kind in ("Stalled", "ChangePending"):
             if conditions.get(kind, {}).get("status") == "True":
@@ -218,6 +227,8 @@ class Adopter:
         return Result(one, "")
 
     def _find_released(self, one: Candidate) -> Result | None:
+        if one.key.dialect in REFERRERS:
+            return None if has_mark(self._live(one)) else Result(one, "")
         return None if self._has_loop_status(one, self._conditions(one)) else Result(one, "")
 
     def _find_refreshed(self, one: Candidate) -> Result | None:
@@ -235,8 +246,11 @@ class Adopter:
         return f"{ready.get('reason')}: {ready.get('message')}" if ready.get("status") == "False" else ""
 
     def _conditions(self, one: Candidate) -> dict[str, Json]:
-        found = self._client.get(kind_of(one.cr), one.key.namespace, one.key.name)
-        return {str(each["type"]): each for each in (found.get("status") or {}).get("conditions") or ()}
+        return {str(each["type"]): each for each in (self._live(one).get("status") or {}).get("conditions") or ()}
+
+    def _live(self, one: Candidate) -> Json:
+        found: Json = self._client.get(kind_of(one.cr), one.key.namespace, one.key.name)
+        return {**found, "kind": one.cr["kind"]}
 
     def _get(self, one: Candidate, name: ObjectName) -> Json | None:
         try:

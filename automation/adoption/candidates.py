@@ -28,6 +28,10 @@ from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_KEPT_TEMPLATE, Ser
 from program.dialects.llmaz.naming import ANNOTATION_WORKLOAD, LABEL_GROUP
 from program.dialects.registry import LLMKUBE, is_part_of_another, key_of
 
+LABEL_ROUTER = "inference.llmkube.dev/model-router"
+"""LLMKube's label on the objects of a router's proxy."""
+_RESOURCE_MARKS = {"ModelRouter": "SpecHonoured", "ModelPool": "Ready", "LoRAAdapter": "Ready"}
+"""A condition that Herdsman's status of a kind has, and LLMKube's has not."""
 MANAGED_BY_AGENT = ("llmkube.ai/managed-by", "metal-agent")
 
 
@@ -108,6 +112,36 @@ def read_namespace(client: KubeClient, dialect: str, namespace: str) -> Namespac
     if not read.llmaz_services:
         return read
     return replace(read, services=_list(client, kinds.SERVICES, namespace))
+
+
+def find_resource_candidate(cr: Json, namespace_annotations: Mapping[str, str], controller_class: str) -> Candidate:
+    """Decide whether a loop of a class may take over a ModelRouter, ModelPool or LoRAAdapter. It has no pods."""
+    if controller_of(cr, namespace_annotations) == controller_class and has_mark(cr):
+        return Candidate(cr, State.OURS, f"a loop of class `{controller_class}` manages it")
+    return Candidate(cr, State.ADOPTABLE)
+
+
+def has_mark(cr: Json) -> bool:
+    """Return whether the status of a ModelRouter, ModelPool or LoRAAdapter is Herdsman's."""
+    conditions = (cr.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == _RESOURCE_MARKS[cr["kind"]] for each in conditions)
+
+
+def proxy_of_llmkube(client: KubeClient, cr: Json) -> str:
+    """Return the objects of LLMKube's proxy for a ModelRouter; empty if there are none. Raises ApiError.
+
+    They are left: clients may use the proxy's Service until they use the gateway.
+    """
+    if cr["kind"] != kinds.MODEL_ROUTERS.kind:
+        return ""
+    metadata = cr["metadata"]
+    selector = f"{LABEL_ROUTER}={metadata['name']}"
+    found = [
+        f"{kind.kind} {each['metadata']['name']}"
+        for kind in (kinds.DEPLOYMENTS, kinds.SERVICES)
+        for each in _list(client, kind, metadata["namespace"], selector)
+    ]
+    return ", ".join(found)
 
 
 def find_candidate(cr: Json, objects: NamespaceObjects, controller_class: str) -> Candidate:

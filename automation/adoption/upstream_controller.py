@@ -74,6 +74,11 @@ UPSTREAM_CONTROLLERS = {
 }
 
 
+def upstream_of(dialect: str) -> UpstreamController:
+    """Return the upstream controller of a dialect. ModelRouters, ModelPools and LoRAAdapters are LLMKube's."""
+    return UPSTREAM_CONTROLLERS.get(dialect, UPSTREAM_CONTROLLERS["llmkube"])
+
+
 def running_controllers(client: KubeClient, upstream: UpstreamController, *, now: datetime) -> list[str]:
     """List the signs that an upstream controller runs, one phrase each; empty where it is stopped. Raises ApiError."""
     return [*_leases(client, upstream, now), *_deployments(client, upstream)]

@@ -117,7 +117,7 @@ class PolicyChecker:
         again_s = RETRY_S if any(violation.failed for violation in found) else float("inf")
         if again_s == RETRY_S:
             self._requeue(key, RETRY_S + 1)
-        verdict = _verdict(found)
+        verdict = verdict_of(found)
         with self._lock:
             self._asked[key] = _Asked(of, verdict, now + again_s)
         return verdict
@@ -195,7 +195,8 @@ class PolicyChecker:
         return hash(json.dumps([self._version, own, models, rendered.fingerprint, sorted(labels.items())]))
 
 
-def _verdict(found: tuple[Violation, ...]) -> Verdict:
+def verdict_of(found: tuple[Violation, ...]) -> Verdict:
+    """Return the result of the violations of one service or resource."""
     mandatory = [str(violation) for violation in found if violation.mandatory]
     advice = tuple(
         Problem(reason="PolicyAdvice", message=str(violation)) for violation in found if not violation.mandatory

@@ -5,12 +5,21 @@ The controller of an object precedes its labels: objects of other owners may hav
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.keys import LABEL_DIALECT, ServiceKey
-from program.dialects.registry import DIALECTS, LLMKUBE, dialect_of
+from program.dialects.registry import DIALECTS, LLMKUBE, REFERRERS, dialect_of
+
+REFERRER_LABELS = {
+    "modelrouter": "herdsman.dev/modelrouter",
+    "modelpool": "herdsman.dev/modelpool",
+    "loraadapter": "herdsman.dev/loraadapter",
+}
+"""The label of the revisions of resources, by the words of `REFERRERS`."""
+_LONGEST_LABEL = 63
 
 
 def service_of(obj: Json) -> ServiceKey | None:
@@ -33,20 +42,35 @@ def service_of(obj: Json) -> ServiceKey | None:
 
 
 def labels_of(key: ServiceKey) -> dict[str, str]:
-    """Return the labels that select the objects of a service."""
+    """Return the labels that select the objects of a service, or the revisions of a resource of `REFERRERS`."""
+    if key.dialect in REFERRERS:
+        return {REFERRER_LABELS[key.dialect]: label_value(key.name)}
     mark = DIALECTS[key.dialect].mark
     label, given, value = mark.selector.partition("=")
     return {**({label: value} if given else {}), mark.label: key.name}
 
 
 def selector_of(dialect: str, names: Iterable[str] = ()) -> str:
-    """Return the label selector of the objects of a dialect's services: of those named, or of all."""
+    """Return the label selector of the objects of a dialect's services: of those named, or of all.
+
+    For a word of `REFERRERS` it selects the revisions of its resources.
+    """
+    if dialect in REFERRERS:
+        values = sorted(map(label_value, names))
+        return f"{REFERRER_LABELS[dialect]} in ({','.join(values)})" if values else REFERRER_LABELS[dialect]
     mark = DIALECTS[dialect].mark
     wanted = sorted(set(names))
     if not wanted:
         return mark.selector
     chosen = f"{mark.label}={wanted[0]}" if len(wanted) == 1 else f"{mark.label} in ({','.join(wanted)})"
     return chosen if mark.selector == mark.label else f"{mark.selector},{chosen}"
+
+
+def label_value(name: str) -> str:
+    """Return a name as the value of a label, which has at most 63 characters; a longer one ends in its digest."""
+    if len(name) <= _LONGEST_LABEL:
+        return name
+    return f"{name[: _LONGEST_LABEL - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def process_selector_of(dialect: str, names: Iterable[str] = ()) -> str:

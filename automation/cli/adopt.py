@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +17,14 @@ import typer
 
 from automation.cli.dry_run import OlderPreview
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say, say_painted
-from automation.cli.service_lookup import find_service, list_services
+from automation.cli.service_lookup import find_versioned, list_resources, list_services
 from kubeapi.json_types import Json
 
 if TYPE_CHECKING:
     from automation.adoption.adopter import Adopter, Result
     from automation.adoption.candidates import Candidate
-    from automation.preview.changes import Preview
+    from automation.preview.changes import Preview, ResourcePreview
+    from automation.preview.lookup import PreviewLookup
     from kubeapi.client import KubeClient
 
 COLUMNS = ("NAMESPACE", "NAME", "STATE", "TOOK", "WHY")
@@ -30,12 +32,16 @@ THREADS = 4
 
 
 def adopt(
-    names: Annotated[list[str] | None, typer.Argument(help="Services: NAME, or KIND/NAME.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Services: NAME, or KIND/NAME. Also modelrouter/NAME and the like.")
+    ] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the services.")] = None,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="With --all: the services of all namespaces.")
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="All services of the namespace, of all kinds.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All services and resources of the namespace, of all kinds.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     older_preview: OlderPreview = False,
     release: Annotated[
@@ -104,18 +110,19 @@ def _services(client: KubeClient, names: Sequence[str], namespace: str | None, *
     from program.dialects.registry import is_part_of_another
 
     if names:
-        return [find_service(client, namespace, name) for name in dict.fromkeys(names)]
+        return [find_versioned(client, namespace, name) for name in dict.fromkeys(names)]
     where = None if everywhere else namespace or "default"
-    return [each for each in list_services(client, where) if not is_part_of_another(each)]
+    services = [each for each in list_services(client, where) if not is_part_of_another(each)]
+    return [*services, *list_resources(client, where)]
 
 
 def _end_beside_upstream(client: KubeClient, found: Sequence[Candidate]) -> None:
     """End the command if an upstream controller works on services to adopt, or its webhooks refuse their changes."""
     from automation.adoption.candidates import State
-    from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS, running_controllers, webhooks_in_the_way
+    from automation.adoption.upstream_controller import running_controllers, upstream_of, webhooks_in_the_way
 
     wanted = [each for each in found if each.state is State.ADOPTABLE] or found
-    for upstream in dict.fromkeys(UPSTREAM_CONTROLLERS[each.key.dialect] for each in wanted):
+    for upstream in dict.fromkeys(upstream_of(each.key.dialect) for each in wanted):
         if signs := running_controllers(client, upstream, now=datetime.now(UTC)):
             complain(
                 f"{upstream.name}'s controller runs; it and the loop would overwrite each other's changes: "
@@ -170,7 +177,7 @@ def _release_or_refresh(
     from automation.adoption.adopter import Result
     from automation.adoption.candidates import State
     from automation.adoption.kept_templates import read_record
-    from automation.adoption.upstream_controller import UPSTREAM_CONTROLLERS
+    from automation.adoption.upstream_controller import upstream_of
 
     def concerned(each: Candidate) -> str:
         if each.state is not State.OURS:
@@ -185,7 +192,7 @@ def _release_or_refresh(
     results = [Result(each, "skipped", why[each.key]) for each in found if why[each.key]]
     if not wanted:
         return results
-    peers = " and ".join(dict.fromkeys(UPSTREAM_CONTROLLERS[each.key.dialect].name for each in wanted))
+    peers = " and ".join(dict.fromkeys(upstream_of(each.key.dialect).name for each in wanted))
     question = f"Give {_count(wanted)} back to {peers}?" if release else f"Restart the pods of {_count(wanted)}?"
     _confirm(question, yes=yes)
     act = adopter.release if release else adopter.refresh
@@ -217,6 +224,7 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
     from automation.preview.lookup import PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
     from automation.preview.rendering import Subject
+    from program.dialects.registry import REFERRERS
 
     look = PreviewLookup(client)
 
@@ -224,11 +232,31 @@ def _preview(client: KubeClient, adopter: Adopter, wanted: Sequence[Candidate]) 
         given = frozenset(str(obj["metadata"]["uid"]) for obj in each.dependents)
         return Subject(adopter.as_adopted(each), look, edited=False, given=given, notes=preview_notes(each))
 
-    if not wanted:
-        return Preview()
+    services = [each for each in wanted if each.key.dialect not in REFERRERS]
+    resources = tuple(
+        _preview_resource(client, look, adopter, each) for each in wanted if each.key.dialect in REFERRERS
+    )
+    if not services:
+        return Preview(resources=resources)
     with previewer_of_loop(client, threads=THREADS) as previewer:
-        look.prefetch([each.cr for each in wanted], previewer.map)
-        return Preview(services=previewer.preview_services([subject(each) for each in wanted]))
+        look.prefetch([each.cr for each in services], previewer.map)
+        return Preview(previewer.preview_services([subject(each) for each in services]), resources=resources)
+
+
+def _preview_resource(client: KubeClient, look: PreviewLookup, adopter: Adopter, one: Candidate) -> ResourcePreview:
+    """Preview a ModelRouter, ModelPool or LoRAAdapter. Name the objects of LLMKube's proxy, which stay."""
+    from automation.adoption.candidates import LABEL_ROUTER, proxy_of_llmkube
+    from automation.preview.custom_resources import AppliedDocument
+    from automation.preview.resources import preview_resource
+
+    shown = preview_resource(look, AppliedDocument(adopter.as_adopted(one), one.cr, changed=True))
+    if not (proxy := proxy_of_llmkube(client, one.cr)):
+        return shown
+    delete = f"kubectl -n {one.key.namespace} delete deployment,service,configmap -l {LABEL_ROUTER}={one.key.name}"
+    stays = (
+        f"LLMKube's proxy of the router stays and answers its clients: {proxy}. When they use the gateway: `{delete}`"
+    )
+    return replace(shown, warnings=(*shown.warnings, stays))
 
 
 def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> None:
@@ -237,7 +265,7 @@ def _show(found: Preview, skipped: Sequence[Result], output: OutputFormat) -> No
     if output is OutputFormat.JSON:
         print_json({**as_json(found), "skipped": [_row(each) for each in skipped]})
         return
-    if found.services:
+    if found.parts:
         say_painted(as_terminal_text(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
         restarting = [each for each in found.services if each.restarts]
         say("No pod restarts." if not restarting else f"Pods of {len(restarting)} services would restart.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from automation.places.place import Place, ServiceState
     from automation.places.service_documents import DeployOptions
     from kubeapi.json_types import Json
+
+
+FILE_SUFFIXES = (".yaml", ".yml", ".json")
+"""An argument that ends in one of these is a file, and no name of a service."""
 
 
 class DeployFormat(StrEnum):
@@ -49,7 +54,10 @@ def _option(*names: str, text: str, metavar: str | None = None) -> object:
 
 def deploy(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the service, or the id of a model of the catalog.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the service, or the id of a model of the catalog, or a YAML or JSON file."
+        ),
     ],
     source: Annotated[
         str,
@@ -127,7 +135,8 @@ def deploy(
 ) -> None:
     """Deploy a model, or change a service: show what would change, write it, and wait for an answer.
 
-    A second deploy of a name changes only the options that it names. LLMKube's options work. Exit code 2: --dry-run
+    A second deploy of a name changes only the options that it names. LLMKube's options work. A file may also have
+    ModelRouters, ModelPools and LoRAAdapters, and is applied as it is. Exit code 2: --dry-run
     found changes. 3: the service was not ready in time; the work goes on.
     """
     from automation.cli.waiting import late_ends
@@ -171,6 +180,11 @@ def deploy(
         )
         place = open_place(kubeconfig, cluster_context)
         where = namespace or place.default_namespace
+        if Path(name).suffix in FILE_SUFFIXES:
+            if options != DeployOptions():
+                raise typer.BadParameter("options change a service by its NAME; write them into the file instead")
+            _deploy_file(place, name, where, dry_run=dry_run)
+            return
         service, documents = _documents(place, name, where, options, catalog)
         if output is not DeployFormat.TEXT:
             say_yaml(documents) if output is DeployFormat.YAML else print_json(documents)
@@ -188,6 +202,28 @@ def deploy(
             _follow(place, state, timeout_s, replicas=replicas)
         else:
             say(f"`herdsman status {service} --watch` follows it", err=True)
+
+
+def _deploy_file(place: Place, name: str, namespace: str, *, dry_run: bool) -> None:
+    """Show what a file would change in a cluster, and apply it. Raises PlaceError."""
+    from automation.cli.manifest_files import read_manifests
+    from automation.places.cluster import ClusterPlace
+    from automation.places.place import PlaceError
+    from program.dialects.registry import LLMKUBE
+
+    if not isinstance(place, ClusterPlace):
+        raise PlaceError(f"`{name}` is a file, which is deployed to a cluster", hint="name a service, or a kubeconfig")
+    manifests = read_manifests([name], namespace)
+    found = (*manifests.referred, *manifests.services_of(LLMKUBE), *manifests.take_referrers())
+    manifests.note_unused()
+    if problems := [*manifests.errors, *manifests.notes]:
+        raise PlaceError("\n".join(problems), hint="`kubectl apply -f` applies other kinds; nothing was changed")
+    planned = place.plan([each.cr for each in found])
+    say_painted(planned.text)
+    if dry_run:
+        raise typer.Exit(exits.WOULD_CHANGE if planned.has_changes else exits.DONE)
+    place.apply([each.cr for each in found])
+    say(f"Applied {len(found)} document{'' if len(found) == 1 else 's'} of {name} to {place.title}", err=True)
 
 
 def _documents(place: Place, name: str, namespace: str, options: DeployOptions, catalog: str) -> tuple[str, list[Json]]:

@@ -20,7 +20,7 @@ import yaml
 
 from automation.cli.dry_run import OlderPreview
 from automation.cli.output import complain, say
-from automation.cli.service_lookup import NAME_HELP, find_service, split_or_end
+from automation.cli.service_lookup import VERSIONED_HELP, find_versioned, split_or_end
 from kubeapi.json_types import Json
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 PULUMI_TIMEOUT_S = 300.0
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help=f"Services: {NAME_HELP}")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help=f"Services and resources. {VERSIONED_HELP}")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the services.")]
 Kubeconfig = Annotated[str | None, typer.Option(help="Path of a kubeconfig.")]
 DryRun = Annotated[
@@ -63,9 +63,9 @@ def take(
     from automation.adoption.moving.planning import plan_take
 
     client, options = _client(kubeconfig), _options()
-    crs = [_or_end(find_service, client, namespace, name) for name in dict.fromkeys(names)]
+    crs = [_or_end(find_versioned, client, namespace, name) for name in dict.fromkeys(names)]
     moves = [_or_end(plan_take, client, cr, options=options) for cr in crs]
-    _report(moves, "The loop releases {name}: {objects} stay unchanged")
+    _report(moves, "The loop releases {name}: {objects} stay unchanged", "The fleet takes over {name}: {objects}")
     documents = _without_repeats(document for move in moves for document in move.documents)
     text = yaml.safe_dump_all(documents, sort_keys=False, width=120, allow_unicode=True)
     if into.exists() and into.read_text() != text:
@@ -79,7 +79,8 @@ def take(
     into.write_text(text)
     for cr, move in zip(crs, moves, strict=True):
         _or_end(release_to_fleet, client, cr, move)
-        say(f"The loop no longer manages {move.name}; adopt it with `pulumi up`")
+        done = f"Marked {move.name} for the fleet" if move.is_resource else f"The loop no longer manages {move.name}"
+        say(f"{done}; adopt it with `pulumi up`")
 
 
 @app.command()
@@ -117,7 +118,7 @@ def give(
     services = _find_documents(manifests, names)
     client, options = _client(kubeconfig), _options()
     moves = [_or_end(plan_give, client, document, manifests, options=options) for document in services]
-    _report(moves, "The loop adopts {name}: {objects} stay unchanged")
+    _report(moves, "The loop adopts {name}: {objects} stay unchanged", "The fleet leaves {name}: {objects} stays")
     deployment = _exported(stack, cwd) if stack else None
     urns = [urn for move in moves for urn in _or_end(_urns, move.key, deployment)]
     if dry_run or preview:
@@ -126,7 +127,7 @@ def give(
         return
     for move in moves:
         _or_end(give_to_loop, client, move)
-        say(f"The loop manages {move.name} now")
+        say(f"{move.name} belongs to no fleet now" if move.is_resource else f"The loop manages {move.name} now")
     if urns:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
         say(f"Stack {stack} has forgotten {len(urns)} resources; remove the documents of the services from its files")
@@ -155,11 +156,17 @@ def forget(
 
 def _find_documents(manifests: Manifests, names: list[str]) -> list[Document]:
     """Find services among a fleet's files. Ends the command with all problems when there are any."""
-    from program.dialects.registry import KINDS, kind_text, qualified
+    from program.dialects.registry import KINDS, REFERRERS, kind_text, qualified, referrer_of, split_referrer
 
     found: dict[str, Document] = {}
     problems = list(manifests.errors)
+    resources = manifests.take_referrers()
     for given in names:
+        if (split := split_referrer(given)) is not None:
+            chosen = [each for each in resources if (referrer_of(each.cr), each.name) == split]
+            found |= {str(document): document for document in chosen}
+            problems += [] if chosen else [f"{REFERRERS[split[0]].kind} `{split[1]}` is not in the files"]
+            continue
         dialect, name = split_or_end(given)
         meant = {
             each: document
@@ -183,8 +190,10 @@ def _find_documents(manifests: Manifests, names: list[str]) -> list[Document]:
 def _urns_by_name(given: str, namespace: str, deployment: Json) -> list[str]:
     """Find the URNs of a service in a stack by `NAME` or `KIND/NAME`; none for a service that the stack lacks."""
     from program.desired.keys import ServiceKey
-    from program.dialects.registry import KINDS, qualified
+    from program.dialects.registry import KINDS, qualified, split_referrer
 
+    if (split := split_referrer(given)) is not None:
+        return list(_or_end(_urns, ServiceKey(split[0], namespace, split[1]), deployment))
     dialect, name = split_or_end(given)
     keys = [ServiceKey(each, namespace, name) for each in ([dialect] if dialect else KINDS)]
     known = {key: urns for key in keys if (urns := _or_end(_urns, key, deployment))}
@@ -223,12 +232,16 @@ def _or_end(act: Any, *arguments: Any, **named: Any) -> Any:
         _end(str(error))
 
 
-def _report(moves: list[Move], words: str) -> None:
-    """Print what would change. Ends the command with all problems when there are any."""
+def _report(moves: list[Move], words: str, of_resources: str) -> None:
+    """Print what would change: `words` for each service, `of_resources` for each resource.
+
+    Ends the command with all problems when there are any.
+    """
     for move in moves:
         objects = ", ".join(f"{obj['kind']} {obj['metadata']['name']}" for obj in move.objects)
         if not move.problems:
-            say(words.format(name=move.name, objects=objects))
+            said = of_resources if move.is_resource else words
+            say(said.format(name=move.name, objects=objects))
         for note in move.notes:
             say(f"  {note}")
     problems = [f"{move.name}: {problem}" for move in moves for problem in move.problems]
@@ -261,7 +274,7 @@ def _config(moves: list[Move], into: Path, options: RenderOptions) -> Json:
     extensions = sorted(set().union(*(move.extensions for move in moves)))
     # Without this key a service of another dialect gets all objects that it requests, also of kinds that this cluster
     # lacks.
-    if extensions or any(move.key.dialect != LLMKUBE for move in moves):
+    if extensions or any(move.key.dialect != LLMKUBE and not move.is_resource for move in moves):
         config["herdsman:extensions"] = extensions
     standard = RenderOptions()
     if changed := {

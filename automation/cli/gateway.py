@@ -61,6 +61,12 @@ def gateway(
     audit_directory: Annotated[
         Path | None, typer.Option(help="Directory for the audits of ModelRouters that write to files.")
     ] = None,
+    await_policies: Annotated[
+        bool,
+        typer.Option(
+            "--await-policies", help="Serve a version of a ModelRouter only after the loop has checked its policies."
+        ),
+    ] = False,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,
 ) -> None:
     """Serve the OpenAI API for all services: requests go to a replica of the model that they name.
@@ -82,6 +88,7 @@ def gateway(
             keys_namespace=keys_namespace,
             audit_directory=audit_directory,
             audit_collector=collector_of(os.environ),
+            awaits_policies=await_policies,
             metrics=ListenAddress.parse(metrics_listen) if metrics_listen is not None else None,
         )
         Cors(options.cors_origins)

@@ -1,4 +1,4 @@
-"""`herdsman history NAME`: the applied versions of a service: time, editor and result of each."""
+"""`herdsman history NAME`: the applied versions of a service or resource: time, editor and result of each."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from automation.cache.owners import selector_of
 from automation.cache.service_index import models_of as named_models
 from automation.cli.output import OutputFormat, age_text, complain, print_json, print_table, say_yaml
 from automation.cli.place_options import Context
-from automation.cli.service_lookup import NAME_HELP, find_service
+from automation.cli.service_lookup import VERSIONED_HELP, find_versioned
 from automation.history.revision import Revision, data_of, read_all
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
-from program.dialects.registry import INPUT_KINDS, LLMKUBE, dialect_of, key_of
+from program.dialects.registry import INPUT_KINDS, LLMKUBE, dialect_of, key_of, referrer_of
 
 COLUMNS = ("REVISION", "AGE", "BY", "RESULT", "TOOK", "CHANGES", "CAUSE")
 
 
 def history(
-    name: Annotated[str, typer.Argument(help=NAME_HELP)],
+    name: Annotated[str, typer.Argument(help=VERSIONED_HELP)],
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", "-n", help="Namespace of the service, if several namespaces have the name."),
@@ -35,10 +35,10 @@ def history(
     context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """List the applied versions of a service, the newest first; `*` marks the version that equals its present spec."""
+    """List the versions of a service or resource, the newest first; `*` marks the one that equals its present spec."""
     try:
         client = KubeClient.default(kubeconfig, context=context)
-        service = find_service(client, namespace, name)
+        service = find_versioned(client, namespace, name)
         found = revisions_of(client, service)
         now = fingerprint_of(data_of(service, models_of(client, service)))
     except KubeError as error:
@@ -66,6 +66,8 @@ def revisions_of(client: KubeClient, service: Json) -> tuple[Revision, ...]:
 
 def models_of(client: KubeClient, service: Json) -> list[Json]:
     """Read the objects of `registry.INPUT_KINDS` that a service refers to and that exist. Raises KubeError."""
+    if referrer_of(service):
+        return []
     if dialect_of(service) != LLMKUBE:
         # Imported here, because it imports the dialects.
         from automation.preview.requests import find_references

@@ -66,7 +66,7 @@ COMMANDS = {
     "leaders": "List which loop leads which shard of the namespaces. Exit code 1 when a shard, or all, has no leader.",
     "describe": "Show one service: phase and reason, replicas, queue, memory, rollout, recent Events.",
     "history": (
-        "List the applied versions of a service, the newest first; `*` marks the version that equals its present spec."
+        "List the versions of a service or resource, the newest first; `*` marks the one that equals its present spec."
     ),
     "rollback": "Write the spec of an earlier revision back, after a preview. Exit code 2: --dry-run found changes.",
     "export": "Print the deployment of the stack. `pulumi stack import --file …` imports it into a stack of that name.",

@@ -13,6 +13,7 @@ from components.policies.policy import Policies, Violation
 from components.policies.reading import PolicyUnreadable, load_policies
 from components.render import RenderOptions, render
 from program.desired.errors import DesiredError
+from program.dialects.llmkube.parse.referrers import check_referrer
 from program.manifests import Document, Manifests
 
 app = typer.Typer(no_args_is_help=True)
@@ -36,7 +37,7 @@ def check(
     ] = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """List the policies that the services of files violate. Exit code 1 when one of them is mandatory."""
+    """List the policies that the services and resources of files violate. Exit code 1 when one of them is mandatory."""
     labels = dict(_pair(each) for each in label or ())
     manifests = read_manifests(files, namespace)
     try:
@@ -63,6 +64,14 @@ def check(
 
 def _violations(manifests: Manifests, rules: Policies, labels: dict[str, str]) -> list[tuple[Document, Violation]]:
     found = []
+    for document in manifests.take_referrers():
+        try:
+            check_referrer(document.cr)
+        except DesiredError as error:
+            manifests.errors.append(f"{document}: {error}")
+            continue
+        violations = rules.check_resource(document.cr, namespace_labels=labels)
+        found += [(document, violation) for violation in violations]
     for document, desired in manifests.services():
         try:
             rendered = render(desired, RenderOptions())

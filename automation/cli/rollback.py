@@ -17,22 +17,24 @@ from automation.cli.dry_run import DryRun, OlderPreview
 from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json, say, say_painted
 from automation.cli.place_options import Context
-from automation.cli.service_lookup import NAME_HELP, find_service
+from automation.cli.service_lookup import VERSIONED_HELP, find_versioned
 from automation.history.revision import (
     NothingToRestore,
     Revision,
     changed_models,
     choose_revision,
+    data_of,
     reference_of,
     restore,
 )
 from automation.preview.report import name_text
+from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
-from program.dialects.registry import INPUT_KINDS, LLMKUBE, dialect_of, key_of, kind_of
+from program.dialects.registry import INPUT_KINDS, LLMKUBE, dialect_of, key_of, kind_of, referrer_of
 
 FIELD_MANAGER = "herdsman-rollback"
 TRIES = 10
@@ -49,7 +51,7 @@ class _Plan:
 
 
 def rollback(
-    name: Annotated[str, typer.Argument(help=NAME_HELP)],
+    name: Annotated[str, typer.Argument(help=VERSIONED_HELP)],
     to: Annotated[
         int | None,
         typer.Option(
@@ -79,10 +81,10 @@ def rollback(
     dry_run = dry_run or preview
     try:
         client = KubeClient.default(kubeconfig, context=context)
-        service = find_service(client, namespace, name)
+        service = find_versioned(client, namespace, name)
         models = models_of(client, service)
         plan = _plan(client, service, models, to=to, with_models=with_models)
-        shown = _preview(client, plan)
+        shown = _preview(client, plan, service)
         as_terminal_text = output is OutputFormat.TABLE
         if as_terminal_text:
             _tell(plan, shown)
@@ -104,7 +106,8 @@ def rollback(
 
         print_json({"revision": plan.revision.number, "written": not dry_run, "preview": as_json(shown)})
     elif not dry_run:
-        say(f"Wrote revision {plan.revision.number}; `herdsman get {name}` shows the progress")
+        command = f"kubectl get {name}" if referrer_of(service) else f"herdsman get {name}"
+        say(f"Wrote revision {plan.revision.number}; `{command}` shows the progress")
     if dry_run and shown.changed:
         raise typer.Exit(2)
 
@@ -158,13 +161,20 @@ def _users(client: KubeClient, service: Json, written: tuple[Json, ...]) -> list
     return notes
 
 
-def _preview(client: KubeClient, plan: _Plan) -> Any:
+def _preview(client: KubeClient, plan: _Plan, live: Json) -> Any:
     # Imported here: the renderers are needed only for a service that is affected.
     from automation.preview.changes import Preview
     from automation.preview.lookup import Identity, PreviewLookup
     from automation.preview.loop_options import previewer_of_loop
     from automation.preview.rendering import Subject
 
+    if referrer_of(live):
+        from automation.preview.custom_resources import AppliedDocument
+        from automation.preview.resources import preview_resource
+
+        look = PreviewLookup(client, applied={Identity.of(plan.service): plan.service})
+        changed = plan.revision.digest != fingerprint_of(data_of(live, ()))
+        return Preview(resources=(preview_resource(look, AppliedDocument(plan.service, live, changed=changed)),))
     look = PreviewLookup(client, applied={Identity.of(each): each for each in plan.models})
     with previewer_of_loop(client) as previewer:
         return Preview(previewer.preview_services([Subject(plan.service, look)]))

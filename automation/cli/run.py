@@ -160,7 +160,13 @@ def _gateway(settings: Settings, stop: threading.Event) -> GatewayBesideLoop | N
         complain(str(error))
         raise typer.Exit(1) from None
     options = GatewayOptions(
-        listen, settings.kubeconfig, settings.namespaces, tls=tls, store=store, audit_collector=collector
+        listen,
+        settings.kubeconfig,
+        settings.namespaces,
+        tls=tls,
+        store=store,
+        audit_collector=collector,
+        awaits_policies=settings.policies is not None,
     )
     return GatewayBesideLoop(options, stop)
 

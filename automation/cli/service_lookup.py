@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import typer
 
 from automation.cli.output import complain
@@ -11,14 +13,53 @@ from kubeapi.json_types import Json
 from program.dialects.registry import (
     KINDS,
     LLMKUBE,
+    REFERRERS,
     dialect_of,
     is_part_of_another,
     kind_text,
     qualified,
     split_name,
+    split_referrer,
 )
 
 NAME_HELP = "Service: NAME, or KIND/NAME if services of several kinds have the name (playground/chat)."
+
+
+VERSIONED_HELP = f"{NAME_HELP} Also modelrouter/NAME, modelpool/NAME and loraadapter/NAME."
+
+
+def find_versioned(client: KubeClient, namespace: str | None, name: str) -> Json:
+    """Find a service, or a ModelRouter, ModelPool or LoRAAdapter by `KIND/NAME`: all that has a history.
+
+    Prints the error and raises typer.Exit(1) when there is none, or several, or the cluster does not serve the kind.
+    """
+    split = split_referrer(name)
+    if split is None:
+        return find_service(client, namespace, name)
+    kind, plain = REFERRERS[split[0]], split[1]
+    try:
+        found = client.list(kind, namespace, field_selector=f"metadata.name={plain}")["items"]
+    except NotFound:
+        complain(f"the cluster has no CRD for {kind.kind}s", hint="`herdsman crds | kubectl apply --server-side -f -`")
+        raise typer.Exit(1) from None
+    if len(found) == 1:
+        return dict(found[0])
+    if found:
+        namespaces = ", ".join(sorted(each["metadata"]["namespace"] for each in found))
+        complain(f"`{plain}` is in several namespaces: {namespaces}", hint="name the namespace with -n")
+    else:
+        where = f" in namespace `{namespace}`" if namespace else ""
+        complain(f"no {kind.kind} `{plain}`{where}", hint=f"`kubectl get {kind.plural} -A` shows all")
+    raise typer.Exit(1)
+
+
+def list_resources(client: KubeClient, namespace: str | None) -> list[Json]:
+    """List the ModelRouters, ModelPools and LoRAAdapters that the caller may list, and that the cluster serves."""
+    found: list[Json] = []
+    for kind in REFERRERS.values():
+        with suppress(NotFound, Forbidden):
+            found += client.list(kind, namespace)["items"]
+    return found
 
 
 def find_service(client: KubeClient, namespace: str | None, name: str) -> Json:

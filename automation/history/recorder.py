@@ -27,6 +27,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, KubeError, NotFound
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
+from program.dialects.registry import key_of
 
 log = structlog.get_logger(__name__)
 
@@ -104,14 +105,25 @@ class RevisionRecorder:
         changes = describe_changes(outcome.changes)
         if self._kept and (changes or outcome.error is not None):
             result = Outcome(changes, outcome.error.message if outcome.error is not None else "", duration)
-            try:
-                self._queue.put_nowait(_Entry(key, cr, tuple(models), result))
-                self._dropping = False
-            except queue.Full:
-                self._on_dropped()
-                if not self._dropping:
-                    log.warning("Recorded no revision, because too many are waiting to be written", service=str(key))
-                self._dropping = True
+            self._put(_Entry(key, cr, tuple(models), result))
+
+    def record_resource(self, cr: Json, *, changes: str, error: str) -> None:
+        """Record a version of a ModelRouter, ModelPool or LoRAAdapter, and why it is not used; empty if it is.
+
+        Returns at once. Does nothing for a version that is recorded already.
+        """
+        if self._kept:
+            self._put(_Entry(key_of(cr), cr, (), Outcome(changes, error, timedelta(0))))
+
+    def _put(self, entry: _Entry) -> None:
+        try:
+            self._queue.put_nowait(entry)
+            self._dropping = False
+        except queue.Full:
+            self._on_dropped()
+            if not self._dropping:
+                log.warning("Recorded no revision, because too many are waiting to be written", service=str(entry.key))
+            self._dropping = True
 
     def drop_service(self, key: ServiceKey) -> None:
         """Drop the records of a deleted service. The garbage collector deletes its revisions."""

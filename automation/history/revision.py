@@ -13,13 +13,13 @@ from datetime import timedelta
 
 from automation.cache.owners import labels_of
 from automation.engine.port import APPLIED_WITHOUT
-from components.naming import owner_reference
+from components.naming import ANNOTATION_FLEET, owner_reference
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired import keys
 from program.desired.keys import Owner
-from program.dialects.registry import INPUT_KINDS, LLMKUBE, key_of
+from program.dialects.registry import INPUT_KINDS, LLMKUBE, key_of, referrer_of
 
 ANNOTATION_CHANGED_BY = "herdsman.dev/changed-by"
 ANNOTATION_CHANGED_AT = "herdsman.dev/changed-at"
@@ -41,6 +41,7 @@ _NOT_PART = frozenset(
     {
         keys.ANNOTATION_APPROVED,
         keys.ANNOTATION_CONTROLLER,
+        ANNOTATION_FLEET,
         keys.ANNOTATION_KEPT_TEMPLATE,
         keys.ANNOTATION_MODE,
     }
@@ -148,11 +149,17 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
             "namespace": metadata["namespace"],
             "labels": {**labels_of(key_of(cr)), LABEL_FORMAT: FORMAT},
             "annotations": {**{k: v for k, v in notes.items() if v}, **outcome_annotations(outcome)},
-            "ownerReferences": [owner_reference(Owner.of(cr))],
+            "ownerReferences": [_owned_by(cr)],
         },
         "data": data,
         "revision": number,
     }
+
+
+def _owned_by(cr: Json) -> Json:
+    reference: Json = owner_reference(Owner.of(cr))
+    # To block a deletion, the loop would need the right to the finalizers of these kinds.
+    return {**reference, "blockOwnerDeletion": False} if referrer_of(cr) else reference
 
 
 def name_of(key: keys.ServiceKey, number: int) -> str:

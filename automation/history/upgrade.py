@@ -25,7 +25,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from kubeapi.json_types import Json
 from kubeapi.rest import METADATA_LIST
-from program.dialects.registry import DIALECTS
+from program.dialects.registry import DIALECTS, REFERRERS
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ def prune(client: KubeClient, *, kept: int, namespaces: tuple[str, ...], has: Ca
     """
     deleted = 0
     for namespace in namespaces or (None,):
-        for dialect in DIALECTS:
+        for dialect in (*DIALECTS, *REFERRERS):
             by_owner: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
             for metadata in _list_metadata(client, dialect, namespace):
                 number = _NUMBER.search(metadata["name"])

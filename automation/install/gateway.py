@@ -210,6 +210,7 @@ def _container() -> Json:
             f"--tls-key={CERTIFICATE}/tls.key",
             f"--keys-namespace={KEYS_NAMESPACE}",
             "--node=$(NODE_NAME)",
+            When("policies", "--await-policies"),
             When("gateway_metrics", f"--metrics-listen=0.0.0.0:{METRICS_PORT}"),
         ],
         "env": [

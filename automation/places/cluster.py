@@ -38,6 +38,7 @@ from kubeapi.kinds import Kind
 from program.dialects.registry import (
     KINDS,
     LLMKUBE,
+    REFERRER_KINDS,
     dialect_of,
     is_part_of_another,
     key_of,
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
 
 FIELD_MANAGER = "herdsman-cli"
 STOP_OF_KSERVE = "serving.kserve.io/stop"
-_KINDS = {kinds.MODELS.kind: kinds.MODELS, kinds.INFERENCE_SERVICES.kind: kinds.INFERENCE_SERVICES}
+_KINDS = {kind.kind: kind for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, *REFERRER_KINDS)}
+"""The kinds that `plan` and `apply` take."""
 
 
 class ClusterPlace:
@@ -198,6 +200,12 @@ class ClusterPlace:
                 raise PlaceError(str(error)) from error
         if found.errors:
             raise PlaceError("\n".join(found.errors), hint="nothing was changed")
+        if wrong := [
+            f"{each.kind} `{each.name}`: {each.problem.field}: {each.problem.message}"
+            for each in found.resources
+            if each.problem is not None
+        ]:
+            raise PlaceError("\n".join(wrong), hint="nothing was changed")
         return PlannedChange(as_terminal_text(found, colour=self._colour), has_changes=bool(found.changed))
 
     def apply(self, documents: Sequence[Json]) -> None:

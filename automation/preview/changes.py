@@ -88,6 +88,36 @@ class ServicePreview:
 
 
 @dataclass(frozen=True)
+class ResourcePreview:
+    """The preview of a custom resource that refers to services: a ModelRouter, a ModelPool or a LoRAAdapter."""
+
+    kind: str
+    namespace: str
+    name: str
+    op: Op
+    fields: tuple[str, ...] = ()
+    """One phrase for each field that differs; never a secret."""
+    digest: str = ""
+    """Hash of exactly this change: 16 hex digits; empty when nothing changes."""
+    effects: tuple[str, ...] = ()
+    """What the resource means for clients and services once it is applied."""
+    warnings: tuple[str, ...] = ()
+    """What it refers to and does not exist, and fields without an effect. The API server accepts it nevertheless."""
+    violations: tuple[Violation, ...] = ()
+    problem: Problem | None = None
+    """Why its controller would refuse it."""
+
+    @property
+    def changed(self) -> bool:
+        return self.op != "same"
+
+    @property
+    def refused(self) -> bool:
+        """Whether it would have no effect: its controller, or a mandatory policy, refuses it."""
+        return self.problem is not None or any(violation.mandatory for violation in self.violations)
+
+
+@dataclass(frozen=True)
 class Preview:
     """The preview of all services that were asked about."""
 
@@ -97,12 +127,19 @@ class Preview:
 
     notes: tuple[str, ...] = ()
     """Documents that were left out, and notes that concern no single service."""
+    resources: tuple[ResourcePreview, ...] = ()
+    """The ModelRouters, ModelPools and LoRAAdapters of the files."""
+
+    @property
+    def parts(self) -> tuple[ServicePreview | ResourcePreview, ...]:
+        """The previews of all services and resources."""
+        return (*self.services, *self.resources)
 
     @property
     def changed(self) -> bool:
-        return any(service.changed for service in self.services)
+        return any(each.changed for each in self.parts)
 
     @property
     def refused(self) -> bool:
-        """Whether there is an error, or making the change would fail for a service at least."""
-        return bool(self.errors) or any(service.refused for service in self.services)
+        """Whether there is an error, or making the change would fail for a service or resource at least."""
+        return bool(self.errors) or any(each.refused for each in self.parts)

@@ -97,6 +97,34 @@ class PreviewLookup:
         found |= {identity.name: obj for identity, obj in self._applied.items() if identity[:3] == at}
         return tuple(found[name] for name in sorted(found))
 
+    def exists(self, kind: Kind, namespace: str, name: str) -> bool | None:
+        """Return whether an object exists, in the files or in the cluster; None where it may not be read.
+
+        Only the metadata of an object of the cluster is read.
+        """
+        identity = Identity(kind.group, kind.kind, namespace, name)
+        written = self._manifests(kind, namespace, name) if self._manifests is not None else None
+        if identity in self._applied or written is not None:
+            return True
+        try:
+            self._client.request("GET", kind.path(namespace, name), accept=METADATA)
+        except NotFound:
+            return False
+        except Forbidden as error:
+            self.notes[f"may not read {kind.plural}, so the preview does not check them: {error.message}"] = None
+            return None
+        return True
+
+    def selected(self, kind: Kind, namespace: str, selector: str) -> tuple[Json, ...]:
+        """Return the objects of the cluster that have the labels of a selector; none where they may not be listed."""
+        try:
+            return tuple(self._client.list(kind, namespace, label_selector=selector)["items"])
+        except NotFound:
+            return ()
+        except Forbidden as error:
+            self.notes[f"may not list {kind.plural}, so the preview ignores them: {error.message}"] = None
+            return ()
+
     def found(self) -> list[Json]:
         """Return the objects that were looked up since `seen` was last emptied, sorted by kind and name."""
         return [obj for _, obj in sorted(self.seen.items()) if obj is not None]

@@ -26,7 +26,7 @@ from program.desired.service import DesiredService
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from components.policies.policy import Policies
+    from components.policies.policy import Policies, Violation
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -116,6 +116,15 @@ class Previewer:
             self._preview_subject(subject, rendering, results.get(number, []), live)
             for number, (subject, rendering) in enumerate(renderings)
         )
+
+    def check_resource(self, cr: Json, namespace_labels: Mapping[str, str]) -> tuple[Violation, ...]:
+        """Return the policies that a ModelRouter, ModelPool or LoRAAdapter violates."""
+        rules = self._policies
+        return rules.check_resource(cr, namespace_labels=namespace_labels) if rules is not None else ()
+
+    @property
+    def has_policies(self) -> bool:
+        return self._policies is not None
 
     def map(self, ask: Callable[[Item], Answer], items: Iterable[Item]) -> Iterable[Answer]:
         """Call `ask` for all items, several at once, and return the answers in the order of the items.

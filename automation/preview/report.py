@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from automation.console.terminal_text import cleaned
-from automation.preview.changes import Download, ObjectChange, Preview, ServicePreview
+from automation.preview.changes import Download, ObjectChange, Preview, ResourcePreview, ServicePreview
 from kubeapi.json_types import Json
 from program.dialects.llmkube.status.model import human_size
 from program.dialects.registry import LLMKUBE, kind_text
 
 if TYPE_CHECKING:
     from automation.engine.port import Op
+    from components.policies.policy import Violation
+    from program.desired.facts import Problem
     from program.desired.keys import ServiceKey
 
 
@@ -68,7 +70,11 @@ def name_text(key: ServiceKey) -> str:
 
 def counts_text(changes: Iterable[ObjectChange]) -> str:
     """Count changes by their operation: `1 to create, 2 to change`; empty when there are none."""
-    counted = Counter(each.op for each in changes)
+    return _ops_text(each.op for each in changes)
+
+
+def _ops_text(ops: Iterable[Op]) -> str:
+    counted = Counter(ops)
     return ", ".join(f"{counted[op]} {words}" for op, words in _WORDS.items() if counted[op])
 
 
@@ -107,26 +113,29 @@ def as_terminal_text(preview: Preview, *, colour: bool) -> str:
         if lines:
             lines.append("")
         lines += _service_lines(service, paint)
-    if len(preview.services) > 1 or not preview.services:
+    for resource in preview.resources:
+        lines += ["", *_resource_lines(resource, paint)] if lines else _resource_lines(resource, paint)
+    if len(preview.services) + len(preview.resources) != 1:
         lines += ["", paint("bold", headline(preview))] if lines else [paint("bold", headline(preview))]
     return "\n".join(lines)
 
 
 def headline(preview: Preview) -> str:
-    """Return the numbers of services by the kind of their changes."""
-    changed = [each for each in preview.services if each.changed and not each.refused]
-    refused = [each for each in preview.services if each.refused]
-    same = len(preview.services) - len(changed) - len(refused)
-    total = counts_text(each for service in preview.services for each in service.changed)
-    parts = [f"{_services(len(changed))} would change"] if changed else []
-    parts += [f"{_services(len(refused))} would be refused"] if refused else []
-    parts += [f"{_services(same)} would not change"] if same else []
+    """Return the numbers of services and resources by the kind of their changes."""
+    ops = [each.op for service in preview.services for each in service.changed]
+    total = _ops_text([*ops, *(each.op for each in preview.resources if each.changed)])
+    parts = [*_numbers("service", preview.services), *_numbers("resource", preview.resources)]
     text = ", ".join(parts) or "No services to preview"
     return text + (f" ({total})" if total else "")
 
 
-def _services(count: int) -> str:
-    return f"{count} service" + ("" if count == 1 else "s")
+def _numbers(noun: str, previews: Sequence[ServicePreview | ResourcePreview]) -> Iterator[str]:
+    refused = sum(1 for each in previews if each.refused)
+    changed = sum(1 for each in previews if each.changed and not each.refused)
+    words = ("would change", "would be refused", "would not change")
+    for count, said in zip((changed, refused, len(previews) - changed - refused), words, strict=True):
+        if count:
+            yield f"{count} {noun}{'' if count == 1 else 's'} {said}"
 
 
 def _services_to_report(preview: Preview) -> Iterator[ServicePreview]:
@@ -169,6 +178,50 @@ def _service_lines(service: ServicePreview, paint: _Paint) -> Iterator[str]:
         yield f"  {paint('dim', 'digest    ')} {service.digest}"
 
 
+def _resource_lines(resource: ResourcePreview, paint: _Paint) -> Iterator[str]:
+    name = f"{resource.kind} {resource.namespace}/{resource.name}"
+    count = _ops_text([resource.op]) or ("" if resource.problem else "nothing changes")
+    yield paint("bold", name) + (f"  {paint('dim', count)}" if count else "")
+    if resource.problem is not None:
+        yield f"  {paint('!', '!')} {_problem_text(resource)}"
+    if resource.changed:
+        yield f"  {paint(MARKS[resource.op], f'{MARKS[resource.op]:<2}')} {resource.kind} {resource.name}"
+    for field in _limited(resource.fields):
+        yield f"       {field}"
+    for violation in resource.violations:
+        mark = "!" if violation.mandatory else "~"
+        yield f"  {paint(mark, '!' if violation.mandatory else '?')}  {violation}"
+    for word, texts in _meaning(resource):
+        for text in texts:
+            yield f"  {paint('dim', f'{word:<10}')} {text}"
+    if resource.digest:
+        yield f"  {paint('dim', 'digest    ')} {resource.digest}"
+
+
+def _meaning(resource: ResourcePreview) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return ("effect", resource.effects), ("warning", resource.warnings)
+
+
+def _problem_text(resource: ResourcePreview) -> str:
+    problem = resource.problem
+    assert problem is not None
+    return f"{problem.field}: {problem.message}" if problem.field else problem.message
+
+
+def _resource_details(resource: ResourcePreview) -> str:
+    mark = _DIFF_MARKS[resource.op]
+    body = [f"{mark} {resource.kind} {resource.name}"] if resource.changed else []
+    body += [f"{mark}     {field}" for field in _limited(resource.fields)]
+    said = _ops_text([resource.op]) or "nothing changes"
+    if resource.problem is not None:
+        said = f"cannot be applied: {_problem_text(resource)}"
+    lines = [f"- {':x:' if each.mandatory else ':warning:'} {_escaped(str(each))}" for each in resource.violations]
+    lines += [f"- **{word}** {_escaped(text)}" for word, texts in _meaning(resource) for text in texts]
+    lines += [f"- **digest** `{resource.digest}`"] if resource.digest else []
+    title = f"<b>{_escaped(f'{resource.kind} {resource.namespace}/{resource.name}')}</b>: {_escaped(said)}"
+    return _folded(title, body, lines, refused=resource.refused)
+
+
 def _consequences(service: ServicePreview) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return (
         ("restarts", service.restarts),
@@ -191,6 +244,7 @@ def markdown(preview: Preview) -> str:
     """Write a preview as a comment on a pull request: counts in a table, the changes of each service folded below."""
     lines = [f"### Herdsman preview: {headline(preview)}", ""]
     changes = Counter(each.op for service in preview.services for each in service.changed)
+    changes.update(each.op for each in preview.resources)
     restarted = sum(len(service.restarts) for service in preview.services)
     fetched = len({download for service in preview.services for download in service.downloads})
     lines += ["| create | change | replace | delete | restarts | downloads |", "|---:|---:|---:|---:|---:|---:|"]
@@ -198,11 +252,12 @@ def markdown(preview: Preview) -> str:
     lines += ["", *(f"- :x: {_escaped(error)}" for error in preview.errors)]
     lines += [f"- {_escaped(note)}" for note in preview.notes]
     text = "\n".join(lines).rstrip() + "\n"
-    left = list(_services_to_report(preview))
+    left = [(name_text(each.key), _details(each)) for each in _services_to_report(preview)]
+    left += [(f"{each.kind} {each.namespace}/{each.name}", _resource_details(each)) for each in preview.resources]
     while left:
-        block = _details(left[0])
+        block = left[0][1]
         if len(text) + len(block) > LONGEST_MARKDOWN:
-            named = ", ".join(f"`{name_text(each.key)}`" for each in left[:50])
+            named = ", ".join(f"`{name}`" for name, _ in left[:50])
             rest = f" and {len(left) - 50} more" if len(left) > 50 else ""
             return f"{text}\nToo long to show: {named}{rest}. `herdsman preview` shows them.\n"
         text += block
@@ -217,16 +272,20 @@ def _details(service: ServicePreview) -> str:
         body.append(f"{mark} {each.kind} {each.name}" + (" (replaced)" if each.op == "replace" else ""))
         body += [f"{mark}     {field}" for field in _limited(each.fields)]
         body += [f"-     refused: {line}" for line in each.refused.splitlines()]
-    fence = "`" * (1 + max([2, *(len(run) for line in body for run in re.findall(r"`+", line))]))
-    is_open = " open" if service.refused else ""
-    sign = ":x: " if service.refused else ""
-    title = f"{sign}<b>{_escaped(name_text(service.key))}</b>: {_escaped(summary(service))}"
-    lines = ["", f"<details{is_open}><summary>{title}</summary>", ""]
-    lines += [f"{fence}diff", *body, fence, ""] if body else []
-    lines += [f"- {':x:' if each.mandatory else ':warning:'} {_escaped(str(each))}" for each in service.violations]
+    title = f"<b>{_escaped(name_text(service.key))}</b>: {_escaped(summary(service))}"
+    lines = [f"- {':x:' if each.mandatory else ':warning:'} {_escaped(str(each))}" for each in service.violations]
     lines += [f"- **{word}** {_escaped(text)}" for word, texts in _consequences(service) for text in texts]
     lines += [f"- **digest** `{service.digest}`"] if service.digest else []
-    return "\n".join([*lines, "", "</details>", ""])
+    return _folded(title, body, lines, refused=service.refused)
+
+
+def _folded(title: str, body: Sequence[str], points: Sequence[str], *, refused: bool) -> str:
+    """Return a section that GitHub and GitLab fold: a diff, and points below it."""
+    fence = "`" * (1 + max([2, *(len(run) for line in body for run in re.findall(r"`+", line))]))
+    is_open, sign = (" open", ":x: ") if refused else ("", "")
+    lines = ["", f"<details{is_open}><summary>{sign}{title}</summary>", ""]
+    lines += [f"{fence}diff", *body, fence, ""] if body else []
+    return "\n".join([*lines, *points, "", "</details>", ""])
 
 
 def _escaped(text: str) -> str:
@@ -241,6 +300,7 @@ def _escaped(text: str) -> str:
 def as_json(preview: Preview) -> Json:
     """Return a preview for scripts; docs/how-to/preview.md describes the shape, which only grows."""
     counted = Counter(each.op for service in preview.services for each in service.objects)
+    counted.update(each.op for each in preview.resources)
     return {
         "changed": preview.changed,
         "refused": preview.refused,
@@ -248,11 +308,46 @@ def as_json(preview: Preview) -> Json:
         "notes": list(preview.notes),
         "summary": {
             "services": len(preview.services),
-            "changed": sum(1 for each in preview.services if each.changed),
-            "refused": sum(1 for each in preview.services if each.refused),
+            "resources": len(preview.resources),
+            "changed": sum(1 for each in preview.parts if each.changed),
+            "refused": sum(1 for each in preview.parts if each.refused),
             **{op: counted[op] for op in MARKS},
         },
         "services": [service_json(each) for each in preview.services],
+        "resources": [_resource_json(each) for each in preview.resources],
+    }
+
+
+def _resource_json(resource: ResourcePreview) -> Json:
+    problem = resource.problem
+    return {
+        "kind": resource.kind,
+        "namespace": resource.namespace,
+        "name": resource.name,
+        "op": resource.op,
+        "changed": resource.changed,
+        "refused": resource.refused,
+        "digest": resource.digest,
+        "fields": list(resource.fields),
+        "effects": list(resource.effects),
+        "warnings": list(resource.warnings),
+        "violations": [_violation_json(each) for each in resource.violations],
+        "problem": _problem_json(problem),
+    }
+
+
+def _problem_json(problem: Problem | None) -> Json | None:
+    return {"reason": problem.reason, "field": problem.field, "message": problem.message} if problem else None
+
+
+def _violation_json(violation: Violation) -> Json:
+    return {
+        "policy": violation.policy,
+        "rule": violation.rule,
+        "field": violation.field,
+        "value": violation.value,
+        "fix": violation.fix,
+        "mandatory": violation.mandatory,
     }
 
 
@@ -268,7 +363,7 @@ def service_json(service: ServicePreview) -> Json:
         "refused": service.refused,
         "digest": service.digest,
         "summary": summary(service),
-        "problem": {"reason": problem.reason, "field": problem.field, "message": problem.message} if problem else None,
+        "problem": _problem_json(problem),
         "objects": [
             {
                 "op": each.op,
@@ -286,16 +381,6 @@ def service_json(service: ServicePreview) -> Json:
         "downloads": [
             {"source": each.source, "where": each.where, "sizeBytes": each.size_bytes} for each in service.downloads
         ],
-        "violations": [
-            {
-                "policy": each.policy,
-                "rule": each.rule,
-                "field": each.field,
-                "value": each.value,
-                "fix": each.fix,
-                "mandatory": each.mandatory,
-            }
-            for each in service.violations
-        ],
+        "violations": [_violation_json(each) for each in service.violations],
         "notes": list(service.notes),
     }

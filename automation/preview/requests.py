@@ -7,10 +7,12 @@ A service that is not among the files is affected where it looks up what would c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from automation.preview.changes import Preview
 from automation.preview.custom_resources import (
+    AppliedDocument,
     CustomResources,
     Name,
     dry_run_documents,
@@ -26,7 +28,7 @@ from automation.preview.report import name_text
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served
-from kubeapi.errors import Forbidden
+from kubeapi.errors import Forbidden, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
@@ -35,6 +37,7 @@ from program.dialects.registry import (
     INPUT_KINDS,
     KINDS,
     LLMKUBE,
+    REFERRER_KINDS,
     is_part_of_another,
     key_of,
     kind_text,
@@ -59,9 +62,37 @@ def preview_files(
         return Preview(errors=tuple(manifests.errors), notes=tuple(manifests.notes))
     affected = _affected_by_files(client, previewer.map, manifests)
     found = _preview(client, previewer, affected, on_progress)
+    if affected.referrers:
+        found = _with_resources(found, client, previewer, affected)
     manifests.note_unused()
     left_out = [note for note in manifests.notes if note not in found.notes]
     return replace(found, notes=(*found.notes, *left_out))
+
+
+def _with_resources(found: Preview, client: KubeClient, previewer: Previewer, affected: _Affected) -> Preview:
+    """Add the previews of the ModelRouters, ModelPools and LoRAAdapters of the files."""
+    from automation.preview.resources import preview_resource
+
+    assert affected.look is not None
+    labels = _namespace_labels(client, affected.referrers) if previewer.has_policies else {}
+    shown = tuple(
+        replace(
+            preview_resource(affected.look, each),
+            violations=previewer.check_resource(each.cr, labels.get(each.cr["metadata"]["namespace"], {})),
+        )
+        for each in affected.referrers
+    )
+    notes = dict.fromkeys((*found.notes, *affected.look.notes))
+    return replace(found, resources=shown, notes=tuple(notes))
+
+
+def _namespace_labels(client: KubeClient, applied: Iterable[AppliedDocument]) -> dict[str, Mapping[str, str]]:
+    """Return the labels of the namespaces of resources. One that may not be read counts as one without labels."""
+    found: dict[str, Mapping[str, str]] = {}
+    for namespace in {each.cr["metadata"]["namespace"] for each in applied}:
+        with suppress(NotFound, Forbidden):
+            found[namespace] = client.get(kinds.NAMESPACES, None, namespace)["metadata"].get("labels") or {}
+    return found
 
 
 def preview_live(
@@ -125,6 +156,10 @@ class _Affected:
     notes: list[str] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)
     """The names of services that are being deleted. They are not previewed."""
+    referrers: list[AppliedDocument] = field(default_factory=list)
+    """The ModelRouters, ModelPools and LoRAAdapters of the files that the API server accepts."""
+    look: PreviewLookup | None = None
+    """The lookup with the files; None for a preview without files."""
 
 
 def _preview(client: KubeClient, previewer: Previewer, affected: _Affected, on_progress: Progress | None) -> Preview:
@@ -152,14 +187,17 @@ def _affected_by_files(client: KubeClient, ask: Ask, manifests: Manifests) -> _A
         for dialect in DIALECTS
         for kind, each in _by_kind(manifests.services_of(dialect)).items()
     ]
-    everything = [*inputs, *((crs, documents) for _, crs, documents in services)]
+    referrers = [(CustomResources(kind), each) for kind, each in _by_kind(manifests.take_referrers()).items()]
+    everything = [*inputs, *((crs, documents) for _, crs, documents in services), *referrers]
     asks = (read for crs, documents in everything for read in read_requests(client, crs, names_of(documents)))
     affected.notes += _run(ask, asks)
     for crs, documents in everything:
         affected.errors += dry_run_documents(client, ask, crs, documents)
     look = PreviewLookup(
         client,
-        applied={_identity(crs.kind, name): each.cr for crs, _ in inputs for name, each in crs.applied.items()},
+        applied={
+            _identity(crs.kind, name): each.cr for crs, _ in (*inputs, *referrers) for name, each in crs.applied.items()
+        },
         refused=frozenset(_identity(crs.kind, name) for crs, _ in inputs for name in crs.refused),
         manifests=manifests,
     )
@@ -174,6 +212,8 @@ def _affected_by_files(client: KubeClient, ask: Ask, manifests: Manifests) -> _A
     subjects += services_that_refer_to(client, ask, look, changed, in_files)
     order = list(DIALECTS)
     affected.subjects = sorted(subjects, key=lambda each: order.index(each.key.dialect))
+    affected.referrers = [each for crs, _ in referrers for each in crs.applied.values()]
+    affected.look = look
     return affected
 
 
@@ -192,7 +232,7 @@ def _edited_config_maps(client: KubeClient, manifests: Manifests) -> set[Identit
 
 def _by_kind(documents: Iterable[Document]) -> dict[Kind, list[Document]]:
     """Sort documents by kind, each in the version in which it is written."""
-    known = {(kind.group, kind.kind): kind for kind in (*INPUT_KINDS, *KINDS.values())}
+    known = {(kind.group, kind.kind): kind for kind in (*INPUT_KINDS, *KINDS.values(), *REFERRER_KINDS)}
     found: dict[Kind, list[Document]] = {}
     for document in documents:
         identity = Identity.of(document.cr)

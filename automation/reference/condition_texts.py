@@ -156,6 +156,12 @@ GPU_QUOTA = (
         ("InForce", "OverUsed"),
     ),
 )
+_OF_POLICIES = ConditionType(
+    Type.POLICY_COMPLIANT,
+    "Exists while the loop has policies. False: the message names each violation. `PolicyViolated`: the version is not "
+    "used.",
+    ("PoliciesMet", "PolicyViolated", "PolicyAdvice"),
+)
 _REFUSED_POLICIES = (*("AuthorizationRequiresJWT", "InvalidAuthorization", "InvalidBudget"),)
 MODEL_ROUTER = (
     ConditionType(
@@ -170,23 +176,25 @@ MODEL_ROUTER = (
     ),
     ConditionType(
         Type.AVAILABLE,
-        "True: at least one backend can answer. `CompileFailed`: the gateway keeps the last valid spec.",
-        ("DeploymentReady", "DeploymentNotReady", "CompileFailed"),
+        "True: at least one backend can answer. `CompileFailed`: the gateway keeps the last valid spec. "
+        "`PolicyViolated`: it keeps the last version that the policies allow.",
+        ("DeploymentReady", "DeploymentNotReady", "CompileFailed", "PolicyViolated"),
     ),
     ConditionType(
         Type.SPEC_HONOURED,
         "False: the message names the fields that have no effect.",
         ("AllFieldsHonoured", "FieldsNotHonoured"),
     ),
+    _OF_POLICIES,
 )
 MODEL_POOL = (
     ConditionType(
         Type.READY,
-        "True: a member has its turn, or the next request starts one. `ProxyUnavailable`, `Paused` and `SpecInvalid`: "
-        "the pool starts and stops no member.",
+        "True: a member has its turn, or the next request starts one. `ProxyUnavailable`, `Paused`, `SpecInvalid` "
+        "and `PolicyViolated`: the pool starts and stops no member.",
         (
             *("TakingTurns", "WaitsForRequests", "MemberFailing", "NoMembers"),
-            *("Paused", "ProxyUnavailable", "SpecInvalid"),
+            *("Paused", "ProxyUnavailable", "SpecInvalid", "PolicyViolated"),
         ),
     ),
     ConditionType(
@@ -212,11 +220,13 @@ MODEL_POOL = (
         "Always True. `ModelGroup`: the message names the members that run on hosts.",
         ("KubernetesGPU", "ModelGroup"),
     ),
+    _OF_POLICIES,
 )
 _OF_ADAPTER = ("[the list](#reasons-of-a-loraadapter)",)
 LORA_ADAPTER = (
     *(each._replace(reasons=_OF_ADAPTER) for each in _KSTATUS),
     ConditionType("Loaded", "True: every running replica of the service has loaded the adapter.", _OF_ADAPTER),
+    _OF_POLICIES,
 )
 ADAPTER_REASONS: dict[str, str] = {
     AdapterReason.SPEC_INVALID: "A value of the spec is invalid. The message has the field.",

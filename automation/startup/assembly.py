@@ -22,6 +22,7 @@ from automation.admission.quota_controller import QuotaController
 from automation.approval.approval import Approval, comparing, every_service, is_current
 from automation.approval.modes import Modes
 from automation.approval.policy_checker import PolicyChecker
+from automation.approval.resource_policies import ResourcePolicies
 from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.issuing import CertificateIssuer, CertificateWatch
 from automation.controller import Controller
@@ -32,6 +33,7 @@ from automation.engine.pulumi_engine import PulumiEngine
 from automation.engine.submissions import Submission
 from automation.external_metrics.following import MetricsApi
 from automation.history.recorder import RevisionRecorder
+from automation.history.resources import ResourceHistory
 from automation.hosts.endpoints import HostEndpoints
 from automation.hosts.lost_hosts import HostConditions, LostHosts
 from automation.hosts.ssh_hosts import run_ssh_hosts
@@ -190,6 +192,18 @@ def assemble(
     checks = Checks(client, settings=settings, metrics=metrics, requeue=services.add_after)
     stack.callback(checks.close)
     address = settings.proxy_address or own_address(client.server)
+
+    def policies_changed() -> None:
+        every_service(cluster, services.add_after)
+        of_resources.changed()
+
+    policies = PolicyChecker(settings.policies, requeue=services.add_after, changed=policies_changed)
+    stack.callback(policies.close)
+    stack.callback(policies.register(metrics.registry))
+    of_resources = ResourcePolicies(policies, namespace_labels=cluster.namespace_labels)
+    history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
+    stack.callback(history.stop)
+    versions = ResourceHistory(history)
     pools = ModelPools(
         client,
         cluster,
@@ -198,6 +212,8 @@ def assemble(
         record=recorder.record,
         on_written=metrics.on_pool_status,
         on_gone=metrics.drop_pool,
+        policies=of_resources.verdict,
+        note=versions.note,
         shard=shard,
     )
     sleep = SleepController(client, address=address, requeue=services.add_after, turns=pools)
@@ -214,13 +230,6 @@ def assemble(
     proxied = ProxyCollector(sleep.proxy)
     metrics.registry.register(proxied)
     stack.callback(metrics.registry.unregister, proxied)
-    history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
-    stack.callback(history.stop)
-    policies = PolicyChecker(
-        settings.policies, requeue=services.add_after, changed=lambda: every_service(cluster, services.add_after)
-    )
-    stack.callback(policies.close)
-    stack.callback(policies.register(metrics.registry))
     modes = Modes(comparing(client, render_options(settings)), is_current=lambda cr: is_current(client, cr))
     issuer = CertificateIssuer(client)
     controller, outcomes = make_controller(
@@ -257,8 +266,18 @@ def assemble(
         history.renew(namespaces=settings.namespaces, has=shard.contains)
         quotas = QuotaController(client, cluster, shard=shard)
         configs = KserveConfigs(client, cluster, namespaces=settings.namespaces, shard=shard)
-        routers = ModelRouterStatuses(client, cluster, gateway_url=settings.gateway_url, shard=shard)
-        adapters = LoraAdapters(client, cluster, recorder=recorder, shard=shard)
+        routers = ModelRouterStatuses(
+            client,
+            cluster,
+            gateway_url=settings.gateway_url,
+            shard=shard,
+            policies=of_resources.verdict,
+            note=versions.note,
+        )
+        adapters = LoraAdapters(
+            client, cluster, recorder=recorder, policies=of_resources.verdict, note=versions.note, shard=shard
+        )
+        of_resources.on_change += [routers.request_report, pools.request_report, adapters.request_pass]
         quotas.start()
         configs.start()
         routers.start()

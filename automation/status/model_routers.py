@@ -7,10 +7,13 @@ are written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import structlog
 
+from automation.approval.policy_checker import Verdict
+from automation.approval.resource_policies import with_verdict
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
 from automation.status.ownership import written_by_another
@@ -38,9 +41,22 @@ class ModelRouterStatuses:
     """
 
     def __init__(
-        self, client: KubeClient, cluster: ClusterCache, *, gateway_url: str = "", shard: Shard = WHOLE
+        self,
+        client: KubeClient,
+        cluster: ClusterCache,
+        *,
+        gateway_url: str = "",
+        shard: Shard = WHOLE,
+        policies: Callable[[Json], Verdict | None] = lambda _: None,
+        note: Callable[[Json, Verdict | None], None] = lambda _cr, _verdict: None,
     ) -> None:
-        """`gateway_url` is the address of the gateway for clients. `shard` is the part that this loop leads."""
+        """`gateway_url` is the address of the gateway for clients. `shard` is the part that this loop leads.
+
+        `policies` returns the result of the policies for a router; None while there are no policies.
+        `note` is called with each router and that result, for its history.
+        """
+        self._policies = policies
+        self._note = note
         self._cluster = cluster
         self._gateway_url = gateway_url
         self._shard = shard
@@ -86,12 +102,16 @@ class ModelRouterStatuses:
                 self._writer.leave(cached)
             return
         cr = self._writer.latest(cached)
+        now, verdict = datetime.now(UTC), self._policies(cr)
+        self._note(cr, verdict)
         status = router_status(
             cr,
             lambda service: self._cluster.llmkube.get(kinds.INFERENCE_SERVICES, namespace, service),
             gateway_url=self._gateway_url,
             uses=self._budgets.uses,
-            now=datetime.now(UTC),
+            denied=verdict is not None and verdict.problem is not None,
+            now=now,
         )
+        status = with_verdict(cr, status, verdict, now=now)
         if status != cr.get("status"):
             self._writer.write(cr, status)

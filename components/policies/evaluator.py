@@ -70,11 +70,11 @@ class Evaluator:
             loaded = self._start()
         except _Silent as error:
             raise RuleUnusable("", f"the rules of the folder cannot be loaded: {error}") from None
-        self.rules: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = tuple(
-            (name, enforcement, tuple(namespaces), tuple(names))
-            for name, enforcement, namespaces, names in loaded["rules"]
+        self.rules: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = tuple(
+            (name, enforcement, tuple(namespaces), tuple(names), tuple(kinds))
+            for name, enforcement, namespaces, names, kinds in loaded["rules"]
         )
-        """The Python rules: name, enforcement, globs of namespaces and of names."""
+        """The Python rules: name, enforcement, globs of namespaces and of names, kinds."""
 
     def ask(self, numbers: Sequence[int], given: Json) -> dict[int, list[Answer] | str]:
         """Evaluate rules by number for one service, and return their answers; a string is the reason for no answer.

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.policies.evaluator import Evaluator
-from components.policies.matching import LONGEST_VALUE, concerns, value_at
+from components.policies.matching import LONGEST_VALUE, concerns, concerns_place, value_at
 from components.policies.own_rules import Answer
-from components.policies.place_rules import hosts, namespaces, sources
+from components.policies.place_rules import hosts, namespace_of_resource, namespaces, sources
 from components.policies.policy import Violation
+from components.policies.router_rules import routers
 from components.policies.schema import CelRule, Match, PolicySpec
 from components.policies.workload_rules import RuleViolation, Subject, images, pods, resources
 from components.rendered import RenderedService
+from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 
@@ -87,6 +89,26 @@ class FolderPolicies:
         found.sort(key=lambda violation: not violation.mandatory)
         return tuple(dict.fromkeys(found))[:MOST_VIOLATIONS]
 
+    def check_resource(self, cr: Json, *, namespace_labels: Mapping[str, str]) -> tuple[Violation, ...]:
+        """Return all violations of a ModelRouter, ModelPool or LoRAAdapter; see `Policies`."""
+        kind, metadata = str(cr["kind"]), cr["metadata"]
+        at = (str(metadata.get("namespace") or ""), str(metadata["name"]))
+
+        def applies(match: Match, *, by_default: bool = False) -> bool:
+            has_kind = kind in match.kinds if match.kinds else by_default
+            return has_kind and concerns_place(match, *at, namespace_labels)
+
+        found: list[Violation] = []
+        for policy in self._policies:
+            if kind == kinds.MODEL_ROUTERS.kind and applies(policy.spec.match, by_default=True):
+                found += _evaluated(policy, "routers", routers, cr)
+            if applies(policy.spec.match):
+                found += _evaluated(policy, "namespaces", namespace_of_resource, cr)
+        numbers = [number for number, rule in enumerate(self._own) if applies(rule.match)]
+        found += self._answers(numbers, _resource_input(cr, namespace_labels), cr)
+        found.sort(key=lambda violation: not violation.mandatory)
+        return tuple(dict.fromkeys(found))[:MOST_VIOLATIONS]
+
     def close(self) -> None:
         """End the process that evaluates custom rules."""
         if self._evaluator is not None:
@@ -96,9 +118,13 @@ class FolderPolicies:
         numbers = [
             number for number, rule in enumerate(self._own) if concerns(rule.match, subject.key, namespace_labels)
         ]
+        if numbers:
+            yield from self._answers(numbers, _input(subject, namespace_labels), subject.cr)
+
+    def _answers(self, numbers: list[int], given: Json, cr: Json) -> Iterator[Violation]:
         if not numbers or self._evaluator is None:
             return
-        answers = self._evaluator.ask(numbers, _input(subject, namespace_labels))
+        answers = self._evaluator.ask(numbers, given)
         for number in numbers:
             rule, found = self._own[number], answers[number]
             if isinstance(found, str):
@@ -106,22 +132,29 @@ class FolderPolicies:
                 yield _failed(rule.policy, what, found, mandatory=rule.mandatory)
                 continue
             for answer in found:
-                yield _of_cel(rule, rule.cel, subject) if rule.cel is not None else _of_python(rule, answer)
+                yield _of_cel(rule, rule.cel, cr) if rule.cel is not None else _of_python(rule, answer)
 
 
 def _built_in(policy: Policy, subject: Subject) -> Iterator[Violation]:
     for name, check in _BUILT_IN:
-        rule = getattr(policy.spec, name)
-        if rule is None:
-            continue
-        try:
-            findings = list(check(subject, rule))
-        except Exception as error:  # any error counts as a violation, so that nothing passes unchecked
-            why = f"{type(error).__name__}: {str(error)[:LONGEST_VALUE]}"
-            yield _failed(policy.name, f"rule `{name}`", why, mandatory=policy.mandatory)
-            continue
-        for field, value, words, fix in findings:
-            yield Violation(policy.name, words, field, value, fix, mandatory=policy.mandatory)
+        yield from _evaluated(policy, name, check, subject)
+
+
+def _evaluated(
+    policy: Policy, name: str, check: Callable[[Any, Any], Iterator[RuleViolation]], subject: Any
+) -> Iterator[Violation]:
+    """Evaluate one built-in rule of a policy, if the policy has it."""
+    rule = getattr(policy.spec, name)
+    if rule is None:
+        return
+    try:
+        findings = list(check(subject, rule))
+    except Exception as error:  # any error counts as a violation, so that nothing passes unchecked
+        why = f"{type(error).__name__}: {str(error)[:LONGEST_VALUE]}"
+        yield _failed(policy.name, f"rule `{name}`", why, mandatory=policy.mandatory)
+        return
+    for field, value, words, fix in findings:
+        yield Violation(policy.name, words, field, value, fix, mandatory=policy.mandatory)
 
 
 def _failed(policy: str, what: str, why: str, *, mandatory: bool) -> Violation:
@@ -138,9 +171,9 @@ def _failed(policy: str, what: str, why: str, *, mandatory: bool) -> Violation:
     )
 
 
-def _of_cel(rule: OwnRule, cel: CelRule, subject: Subject) -> Violation:
+def _of_cel(rule: OwnRule, cel: CelRule, cr: Json) -> Violation:
     field = cel.field or "the service"
-    value = value_at(subject.cr, cel.field) if cel.field else "not as the rule requires"
+    value = value_at(cr, cel.field) if cel.field else "not as the rule requires"
     return Violation(rule.policy, f"{cel.message} (rule `{cel.name}`)", field, value, cel.fix, mandatory=rule.mandatory)
 
 
@@ -157,9 +190,7 @@ def _of_python(rule: OwnRule, answer: Answer) -> Violation:
 
 def _input(subject: Subject, namespace_labels: Mapping[str, str]) -> Json:
     """Build the input of custom rules. It contains the custom resource's metadata and spec, but no status."""
-    metadata = subject.cr.get("metadata") or {}
-    kept: Json = {"name": subject.key.name, "namespace": subject.key.namespace}
-    kept |= {name: metadata.get(name) or {} for name in ("labels", "annotations")}
+    kept = _metadata(subject.cr, subject.key.namespace, subject.key.name)
     model = subject.desired.model
     return {
         "service": {"metadata": kept, "spec": subject.cr.get("spec") or {}},
@@ -174,4 +205,23 @@ def _input(subject: Subject, namespace_labels: Mapping[str, str]) -> Json:
         },
         "objects": [each.manifest for each in subject.rendered.objects],
         "namespaceLabels": dict(namespace_labels),
+    }
+
+
+def _resource_input(cr: Json, namespace_labels: Mapping[str, str]) -> Json:
+    """Build the input of custom rules for a ModelRouter, ModelPool or LoRAAdapter."""
+    metadata = cr["metadata"]
+    kept = _metadata(cr, str(metadata.get("namespace") or ""), str(metadata["name"]))
+    return {
+        "resource": {"kind": cr["kind"], "metadata": kept, "spec": cr.get("spec") or {}},
+        "namespaceLabels": dict(namespace_labels),
+    }
+
+
+def _metadata(cr: Json, namespace: str, name: str) -> Json:
+    metadata = cr.get("metadata") or {}
+    return {
+        "name": name,
+        "namespace": namespace,
+        **{each: metadata.get(each) or {} for each in ("labels", "annotations")},
     }

@@ -10,6 +10,7 @@ from typing import Any
 from components.policies.schema import Match
 from program.desired.keys import ServiceKey
 from program.desired.web_address import shown
+from program.dialects.registry import KINDS
 
 LONGEST_VALUE = 200
 _HUB = "docker.io"
@@ -23,10 +24,16 @@ def fits(text: str, globs: Iterable[str]) -> bool:
 
 def concerns(match: Match, key: ServiceKey, namespace_labels: Mapping[str, str]) -> bool:
     """Return whether a policy applies to this service."""
+    has_kind = not match.kinds or KINDS[key.dialect].kind in match.kinds
+    return has_kind and concerns_place(match, key.namespace, key.name, namespace_labels)
+
+
+def concerns_place(match: Match, namespace: str, name: str, namespace_labels: Mapping[str, str]) -> bool:
+    """Return whether a policy applies to objects of this name and namespace, whatever their kind."""
     return (
-        (not match.namespaces or fits(key.namespace, match.namespaces))
-        and (not match.names or fits(key.name, match.names))
-        and all(namespace_labels.get(name) == value for name, value in match.namespace_labels.items())
+        (not match.namespaces or fits(namespace, match.namespaces))
+        and (not match.names or fits(name, match.names))
+        and all(namespace_labels.get(label) == value for label, value in match.namespace_labels.items())
     )
 
 

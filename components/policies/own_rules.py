@@ -23,8 +23,9 @@ Check = Callable[..., object]
 
 LONGEST_WORDS = 1024
 """Longest text of one finding of a Python rule, in characters."""
-VARIABLES = ("service", "model", "objects", "namespaceLabels")
-"""The variables of a CEL expression. `namespace` is a reserved word in CEL."""
+VARIABLES = ("service", "model", "objects", "resource", "namespaceLabels")
+"""The variables of a CEL expression. `namespace` is a reserved word in CEL. Of a ModelRouter, ModelPool or LoRAAdapter
+only `resource` and `namespaceLabels` exist, of a service all others."""
 MOST_FINDINGS = 20
 """Number of findings of one rule about one service at most."""
 
@@ -41,6 +42,7 @@ class PythonRule:
     enforcement: Literal["mandatory", "advisory"]
     namespaces: tuple[str, ...]
     names: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
 
 
 class Answer(NamedTuple):
@@ -61,23 +63,27 @@ def rule(
     enforcement: Literal["mandatory", "advisory"] = "mandatory",
     namespaces: Iterable[str] = (),
     names: Iterable[str] = (),
+    kinds: Iterable[str] = (),
 ) -> Callable[[Check], Check]:
     """Return a decorator that registers a function as a rule of the policy folder.
 
     The function is called with `service` (metadata and spec of the custom resource), `model`, `objects` (the rendered
     objects) and `namespace_labels`. It returns None if the service obeys the rule. Otherwise it returns a sentence, a
     dict with `rule`, `field`, `value` and `fix`, or a list of these. An exception counts as a violation.
+
+    Without `kinds` it is called for services of all kinds. For a ModelRouter, ModelPool or LoRAAdapter, which `kinds`
+    must name, it is called with `resource` (kind, metadata and spec) and `namespace_labels`.
     """
     if not isinstance(name, str) or not name:
         raise TypeError('a rule needs a name: @rule("no-tests-in-production")')
     if enforcement not in ("mandatory", "advisory"):
         raise ValueError(f"enforcement is {enforcement!r}; write 'mandatory' or 'advisory'")
-    for given in (namespaces, names):
+    for given in (namespaces, names, kinds):
         if isinstance(given, str):
-            raise TypeError("namespaces and names are lists of patterns")
+            raise TypeError("namespaces and names are lists of patterns, and kinds is a list of kinds")
 
     def register(check: Check) -> Check:
-        _registered.append(PythonRule(name, check, enforcement, tuple(namespaces), tuple(names)))
+        _registered.append(PythonRule(name, check, enforcement, tuple(namespaces), tuple(names), tuple(kinds)))
         return check
 
     return register
@@ -98,7 +104,7 @@ def main() -> None:
             if "load" in question:
                 programs = _compile(question["load"]["cel"])
                 rules = _load(question["load"]["folder"], question["load"]["python"])
-                answer: object = {"rules": [[r.name, r.enforcement, r.namespaces, r.names] for r in rules]}
+                answer: object = {"rules": [[r.name, r.enforcement, r.namespaces, r.names, r.kinds] for r in rules]}
             else:
                 answer = {"findings": _findings(question["ask"], question["input"], programs, rules)}
         except _Unusable as error:

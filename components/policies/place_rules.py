@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from components.policies.matching import fits, told_source
 from components.policies.schema import Hosts, Namespaces, Sources
 from components.policies.workload_rules import RuleViolation, Subject
+from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_SELECTOR
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.web_address import AddressInvalid, WebAddress
@@ -113,3 +114,11 @@ def hosts(subject: Subject, rule: Hosts) -> Iterator[RuleViolation]:
         if not fits(host, rule.allowed):
             fix = f"choose hosts among {allowed}"
             yield RuleViolation(field, host, f"services may run only on hosts {allowed}", fix)
+
+
+def namespace_of_resource(cr: Json, rule: Namespaces) -> Iterator[RuleViolation]:
+    """Check the namespace of a ModelRouter, ModelPool or LoRAAdapter."""
+    namespace = str(cr["metadata"].get("namespace") or "")
+    if rule.allowed and not fits(namespace, rule.allowed):
+        words = f"a {cr['kind']} must be in namespaces {', '.join(rule.allowed)}"
+        yield RuleViolation("metadata.namespace", namespace, words, "create it in one of these namespaces")

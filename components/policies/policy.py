@@ -51,6 +51,10 @@ class Policies(Protocol):
         """
         ...
 
+    def check_resource(self, cr: Json, *, namespace_labels: Mapping[str, str]) -> tuple[Violation, ...]:
+        """Return all violations of a ModelRouter, ModelPool or LoRAAdapter, the mandatory ones first."""
+        ...
+
 
 class NoPolicies:
     """The policies of an installation without a folder of policies."""
@@ -61,6 +65,14 @@ class NoPolicies:
         rendered: RenderedService,  # noqa: ARG002 - the protocol's name
         *,
         cr: Json,  # noqa: ARG002 - the protocol's name
+        namespace_labels: Mapping[str, str],  # noqa: ARG002 - the protocol's name
+    ) -> tuple[Violation, ...]:
+        return ()
+
+    def check_resource(
+        self,
+        cr: Json,  # noqa: ARG002 - the protocol's name
+        *,
         namespace_labels: Mapping[str, str],  # noqa: ARG002 - the protocol's name
     ) -> tuple[Violation, ...]:
         return ()

@@ -66,8 +66,16 @@ def load_policies(folder: Path | None, *, answer_timeout_s: float = ANSWER_TIMEO
     except RuleUnusable as error:
         place = places[error.where] if isinstance(error.where, int) else error.where or str(folder)
         raise PolicyUnreadable(f"{place}: {error.why}") from None
-    for name, enforcement, namespaces, names in evaluator.rules:
-        own.append(OwnRule(name, Match(namespaces=namespaces, names=names), enforcement == "mandatory"))
+    for name, enforcement, namespaces, names, of_kinds in evaluator.rules:
+        try:
+            match = Match.model_validate({"namespaces": namespaces, "names": names, "kinds": of_kinds})
+        except ValidationError as error:
+            evaluator.close()
+            given = error.errors(include_url=False)[0]["input"]
+            raise PolicyUnreadable(
+                f"{folder}: Python rule `{name}`: `{str(given)[:_LONGEST_TOLD]}` is not a kind that policies know"
+            ) from None
+        own.append(OwnRule(name, match, enforcement == "mandatory"))
     return FolderPolicies(tuple(policies), tuple(own), evaluator)
 
 

@@ -29,6 +29,8 @@ def _quantity(value: object) -> Decimal:
         raise ValueError(error.why) from None
 
 
+ResourceKind = Literal["ModelRouter", "ModelPool", "LoRAAdapter"]
+ServiceKind = Literal["InferenceService", "LLMInferenceService", "Playground", "Service"]
 Quantity = Annotated[Decimal, BeforeValidator(_quantity)]
 Words = Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -42,6 +44,8 @@ class Strict(BaseModel):
 class Match(Strict):
     """The services that a policy applies to: services that match all given fields; with no fields, all services."""
 
+    kinds: tuple[ServiceKind | ResourceKind, ...] = ()
+    """Without kinds, the policy applies to services of all kinds."""
     namespaces: tuple[str, ...] = ()
     """Globs."""
     namespace_labels: dict[str, str] = {}
@@ -109,6 +113,16 @@ class Hosts(Strict):
     """Globs of host names; an empty list allows no service on a host."""
 
 
+class Routers(Strict):
+    """Allowed backends of ModelRouters outside the cluster. A backend must match all given fields."""
+
+    forbid_external: bool = False
+    """Forbids all backends outside the cluster."""
+    providers: tuple[Literal["anthropic", "openai", "bedrock", "vertex_ai", "litellm"], ...] = ()
+    hosts: tuple[str, ...] = ()
+    """Globs of the host in the backend's address."""
+
+
 class CelRule(Strict):
     """A custom rule. The expression is true for a service that obeys the rule."""
 
@@ -129,6 +143,8 @@ class PolicySpec(Strict):
     namespaces: Namespaces | None = None
     pods: Pods | None = None
     hosts: Hosts | None = None
+    routers: Routers | None = None
+    """Applies to ModelRouters, also if `match.kinds` is empty."""
     rules: Annotated[tuple[CelRule, ...], Field(max_length=MOST_RULES)] = ()
 
 

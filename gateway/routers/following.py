@@ -1,6 +1,7 @@
 """Follows the ModelRouters of a cluster and the Secrets of their providers. Reads only.
 
-`herdsman gateway` starts it. A router whose spec became invalid goes on with its last valid spec. A changed Secret
+`herdsman gateway` starts it. A router whose spec became invalid, or violates a policy, goes on with its last accepted
+spec. A changed Secret
 counts within a minute, and seconds after a provider refuses the old key.
 """
 
@@ -24,6 +25,8 @@ from kubeapi.kinds import Kind
 from program.desired.errors import SpecInvalid
 from program.desired.router import Router
 from program.dialects.llmkube.parse.router import router_of
+from program.dialects.status.conditions import Type
+from program.dialects.status.policy_condition import allows_version
 
 GATHER_S = 0.05
 """How long changes are gathered before the routers are made, and how often it is checked whether they are listed."""
@@ -35,17 +38,23 @@ class RouterFollower:
     """The routers of a cluster. Call `start`, then `stop`."""
 
     def __init__(
-        self, client: KubeClient, *, publish: Callable[[Iterable[RouterState]], None], namespaces: tuple[str, ...] = ()
+        self,
+        client: KubeClient,
+        *,
+        publish: Callable[[Iterable[RouterState]], None],
+        namespaces: tuple[str, ...] = (),
+        awaits_policies: bool = False,
     ) -> None:
         """`publish` gets all routers after each change, the first time when all were listed.
 
-        `namespaces` empty means all.
+        `namespaces` empty means all. `awaits_policies`: a version counts only after a loop has checked the policies.
         """
+        self._awaits_policies = awaits_policies
         self._publish = publish
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._valid: dict[str, Router] = {}
-        """The last valid spec of each router, by uid."""
+        """The last valid spec of each router that the policies allow, by uid."""
         self._judged: dict[str, int] = {}
         """The generation that was last found invalid, by uid."""
         self._left_out = False
@@ -116,14 +125,23 @@ class RouterFollower:
     def _router(self, cr: Json) -> Router | None:
         uid = cr["metadata"]["uid"]
         try:
-            self._valid[uid] = router_of(cr)
+            router = router_of(cr)
         except SpecInvalid as error:
-            generation = cr["metadata"].get("generation", 0)
-            if self._judged.get(uid) != generation:
-                self._judged[uid] = generation
-                name = f"{cr['metadata']['namespace']}/{cr['metadata']['name']}"
-                log.warning("Refused the spec of a ModelRouter", router=name, why=str(error))
+            self._refuse(cr, str(error))
+        else:
+            if allows_version(cr, awaits=self._awaits_policies):
+                self._valid[uid] = router
+            else:
+                self._refuse(cr, "its policies do not allow it, or are not checked yet")
         return self._valid.get(uid)
+
+    def _refuse(self, cr: Json, why: str) -> None:
+        """Log once that a version is not served."""
+        uid, generation = cr["metadata"]["uid"], cr["metadata"].get("generation", 0)
+        if self._judged.get(uid) != generation:
+            self._judged[uid] = generation
+            name = f"{cr['metadata']['namespace']}/{cr['metadata']['name']}"
+            log.warning("Refused the spec of a ModelRouter", router=name, why=why)
 
 
 def wanted_secrets(routers: Iterable[Router]) -> dict[SecretName, frozenset[str]]:
@@ -150,4 +168,10 @@ def secrets_of(router: Router, known: Mapping[SecretName, SecretValues]) -> dict
 def _trimmed(obj: Json) -> Json:
     metadata = obj["metadata"]
     kept = ("name", "namespace", "creationTimestamp", "generation", "resourceVersion", "uid")
-    return {"metadata": {key: metadata[key] for key in kept if key in metadata}, "spec": obj.get("spec")}
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    said = [each for each in conditions if each.get("type") == Type.POLICY_COMPLIANT]
+    return {
+        "metadata": {key: metadata[key] for key in kept if key in metadata},
+        "spec": obj.get("spec"),
+        "status": {"conditions": said},
+    }

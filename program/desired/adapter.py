@@ -121,6 +121,8 @@ class AdapterReason(StrEnum):
     """There is no such service in the adapter's namespace."""
     SERVICE_NOT_MANAGED = "InferenceServiceNotManaged"
     """Another controller manages the service."""
+    POLICY_VIOLATED = "PolicyViolated"
+    """A mandatory policy does not allow the adapter. No replica is asked to load it."""
     SPEC_INVALID = "SpecInvalid"
     NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
     """The spec names a service of another namespace."""
@@ -162,6 +164,7 @@ NEEDS_A_PERSON = frozenset(
         AdapterReason.ENGINE_KEY_REFUSED,
         AdapterReason.KEY_OVER_TLS,
         AdapterReason.SERVICE_NOT_MANAGED,
+        AdapterReason.POLICY_VIOLATED,
     }
 )
 """Waiting does not help against these."""

@@ -143,6 +143,16 @@ DIALECTS: dict[str, DialectInfo] = {
 INPUT_KINDS = (kinds.MODELS, kinds.OPEN_MODELS, kinds.BACKEND_RUNTIMES, kinds.LLM_CONFIGS)
 """Kinds of custom resources that services refer to, and that get no objects themselves."""
 
+REFERRERS: dict[str, Kind] = {
+    "modelrouter": kinds.MODEL_ROUTERS,
+    "modelpool": kinds.MODEL_POOLS,
+    "loraadapter": kinds.LORA_ADAPTERS,
+}
+"""Kinds of custom resources that refer to InferenceServices, and that get no objects themselves, by the word before a
+name in commands."""
+REFERRER_KINDS = tuple(REFERRERS.values())
+_REFERRER_SHORT_NAMES = {"mr": "modelrouter", "mpool": "modelpool", "lora": "loraadapter"}
+
 KINDS: dict[str, Kind] = {name: each.kind for name, each in DIALECTS.items()}
 """The custom resource of each dialect."""
 
@@ -159,15 +169,26 @@ def dialect_of(obj: Json) -> str:
     return next((name for name, own in KINDS.items() if own.kind == kind and own.group == group), "")
 
 
+def referrer_of(obj: Json) -> str:
+    """Return the word in `REFERRERS` of a custom resource; empty for any other object."""
+    kind, group = obj.get("kind"), str(obj.get("apiVersion", "")).rpartition("/")[0]
+    return next((word for word, own in REFERRERS.items() if own.kind == kind and own.group == group), "")
+
+
 def kind_of(cr: Json) -> Kind:
-    """Return the kind of a service's custom resource. Raises KeyError if it is not a service."""
-    return KINDS[dialect_of(cr)]
+    """Return the kind of the custom resource of a service or of `REFERRERS`. Raises KeyError for any other object."""
+    return REFERRERS[word] if (word := referrer_of(cr)) else KINDS[dialect_of(cr)]
 
 
 def key_of(cr: Json) -> ServiceKey:
-    """Return the key of the service that a custom resource describes."""
+    """Return the key of the service that a custom resource describes.
+
+    Resources of `REFERRERS` have keys too, with their word as the dialect. Only their history uses them.
+    """
     metadata = cr["metadata"]
-    return ServiceKey(dialect_of(cr), str(metadata.get("namespace") or "default"), str(metadata["name"]))
+    return ServiceKey(
+        dialect_of(cr) or referrer_of(cr), str(metadata.get("namespace") or "default"), str(metadata["name"])
+    )
 
 
 def is_part_of_another(cr: Json) -> bool:
@@ -195,6 +216,20 @@ def dialect_by_word(word: str) -> str | None:
     return None
 
 
+def split_referrer(name: str) -> tuple[str, str] | None:
+    """Split `KIND/NAME` into a word of `REFERRERS` and the name; None for the name of a service.
+
+    kubectl's names of the kinds work too.
+    """
+    given, slash, rest = name.partition("/")
+    given = given.lower()
+    for word, kind in REFERRERS.items():
+        names = {word, kind.plural, f"{word}.{kind.group}", f"{kind.plural}.{kind.group}"}
+        if slash and rest and (given in names or _REFERRER_SHORT_NAMES.get(given) == word):
+            return word, rest
+    return None
+
+
 def split_name(name: str) -> tuple[str | None, str]:
     """Split `KIND/NAME` into dialect and name; the dialect is None if there is only a name.
 
@@ -216,5 +251,7 @@ def qualified(dialect: str, name: str) -> str:
 
 
 def kind_text(dialect: str) -> str:
-    """Return the kind of a dialect's services for messages."""
+    """Return the kind of a dialect's services, or of a word of `REFERRERS`, for messages."""
+    if dialect in REFERRERS:
+        return REFERRERS[dialect].kind
     return DIALECTS[dialect].display_name or DIALECTS[dialect].kind.kind

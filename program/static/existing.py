@@ -16,13 +16,13 @@ from pulumi.runtime import invoke_async
 from components import naming, urns
 from components.rendered import RenderedObject
 from program.static.plugin import KubernetesPlugin, other_plugin_words
-from program.static.reading import PlacedService
+from program.static.reading import Placed
 
 Existing = frozenset[tuple[str, str]]
 
 
 async def find_existing(
-    services: Iterable[PlacedService],
+    services: Iterable[Placed],
     providers: Mapping[str, pulumi.ProviderResource],
     plugin: KubernetesPlugin = KubernetesPlugin.HERDSMAN,
 ) -> dict[str, Existing]:

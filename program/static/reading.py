@@ -11,13 +11,15 @@ from pathlib import Path
 
 from components import naming
 from components.policies.policy import NoPolicies, Policies
+from components.providers.kubernetes_objects import LAST_APPLIED_ANNOTATION
 from components.render import render
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
-from program.dialects.registry import LLMKUBE
+from program.dialects.llmkube.parse.referrers import check_referrer, services_named_by
+from program.dialects.registry import LLMKUBE, key_of
 from program.manifests import Document, Manifests
 from program.runtimes.host_rules import DEFAULT, UNRESTRICTED
 from program.static.config import Cluster, FleetConfig
@@ -35,16 +37,31 @@ class PlacedService:
     """The suffix of its logical names; empty in the one namespace of a simple stack."""
 
 
+@dataclass(frozen=True)
+class PlacedResource:
+    """A ModelRouter, ModelPool or LoRAAdapter of the fleet, with its cluster."""
+
+    rendered: RenderedService
+    """The resource itself is its only object."""
+    cluster: Cluster
+    at: str = ""
+    """The suffix of its logical names."""
+
+
+Placed = PlacedService | PlacedResource
+
+
 @dataclass
 class Fleet:
-    """All services of a stack, or all of its errors."""
+    """All services and resources of a stack, or all of its errors."""
 
     services: list[PlacedService] = field(default_factory=list)
+    resources: list[PlacedResource] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def is_in_cluster(placed: PlacedService, config: FleetConfig) -> bool:
+def is_in_cluster(placed: Placed, config: FleetConfig) -> bool:
     """Return whether a service has an object in a cluster. A service on hosts of the config may have none."""
     objects = (*placed.rendered.shared, *placed.rendered.objects)
     # Accounts and roles have no spec.
@@ -59,8 +76,13 @@ def read_fleet(config: FleetConfig, root: Path, *, stack: str, policies: Policie
         manifests = Manifests(cluster.namespace, root, options=cluster.options)
         for path in cluster.manifests:
             manifests.read(path)
+        resources = manifests.take_referrers()
+        made: set[tuple[str, str]] = set()
         for document, desired in manifests.services():
             reader.add_service(cluster, manifests, document, desired)
+            made.add((desired.key.namespace, desired.key.name))
+        for document in resources:
+            reader.add_resource(cluster, manifests, document, made)
         prefix = f"{cluster.name}: " if cluster.name else ""
         fleet.errors += [f"{prefix}{error}" for error in manifests.errors]
         fleet.notes += [f"{prefix}{note.removeprefix('Warning: ')}" for note in manifests.notes]
@@ -100,11 +122,41 @@ class _Reader:
             return
         for violation in self.policies.check(desired, rendered, namespace_labels={}, cr=document.cr):
             (manifests.errors if violation.mandatory else manifests.notes).append(f"{document}: {violation}")
-        simple = not cluster.name and document.namespace == self.config.namespace
-        at = "" if simple else naming.place_suffix(document.namespace, cluster.name)
         if host_inputs is None:
             rendered = replace(rendered, objects=tuple(marked(each, self.stack) for each in rendered.objects))
-        self.fleet.services.append(PlacedService(desired, rendered, cluster, at))
+        self.fleet.services.append(PlacedService(desired, rendered, cluster, self._suffix(cluster, document)))
+
+    def add_resource(
+        self, cluster: Cluster, manifests: Manifests, document: Document, made: set[tuple[str, str]]
+    ) -> None:
+        """Add a ModelRouter, ModelPool or LoRAAdapter. `made` has namespace and name of the services of the files.
+
+        A fleet makes no InferenceServices, and the gateway and the loop find only those of the cluster.
+        """
+        cr = document.cr
+        try:
+            unused = check_referrer(cr)
+            named = services_named_by(cr)
+        except DesiredError as error:
+            manifests.errors.append(f"{document}: {error}")
+            return
+        manifests.notes += [f"{document}: {problem.field} {problem.message}" for problem in unused]
+        for name in named:
+            if (document.namespace, name) in made:
+                manifests.notes.append(
+                    f"{document}: names InferenceService `{name}`, for which this fleet makes no custom resource; the "
+                    f"{cr['kind']} uses it only after `herdsman fleet give {name}`"
+                )
+        for violation in self.policies.check_resource(cr, namespace_labels={}):
+            (manifests.errors if violation.mandatory else manifests.notes).append(f"{document}: {violation}")
+        manifest = {"apiVersion": cr["apiVersion"], "kind": cr["kind"], "metadata": _metadata(cr), "spec": cr["spec"]}
+        obj = marked(RenderedObject("resource", naming.TYPE_CONFIGURATION, manifest), self.stack)
+        rendered = RenderedService(key_of(cr), (obj,))
+        self.fleet.resources.append(PlacedResource(rendered, cluster, self._suffix(cluster, document)))
+
+    def _suffix(self, cluster: Cluster, document: Document) -> str:
+        simple = not cluster.name and document.namespace == self.config.namespace
+        return "" if simple else naming.place_suffix(document.namespace, cluster.name)
 
     def _host_inputs(self, desired: DesiredService) -> Json | None:
         placement = desired.host_placement
@@ -134,6 +186,16 @@ class _Reader:
             if other is not document:
                 return f"needs the {kind} `{each}`, which {other} also has; rename one of the two"
         return None
+
+
+def _metadata(cr: Json) -> Json:
+    """Return the metadata that a user writes, without what `kubectl get -o yaml` adds."""
+    given = cr["metadata"]
+    kept = {name: given[name] for name in ("name", "namespace", "labels") if given.get(name)}
+    annotations = {
+        name: value for name, value in (given.get("annotations") or {}).items() if name != LAST_APPLIED_ANNOTATION
+    }
+    return {**kept, "annotations": annotations}
 
 
 def marked(obj: RenderedObject, stack: str) -> RenderedObject:

@@ -20,7 +20,7 @@ from program.monitor_registrar import MonitorRegistrar
 from program.registrars import Registrar, SdkRegistrar
 from program.static.config import FleetConfig
 from program.static.existing import Existing
-from program.static.reading import PlacedService, is_in_cluster
+from program.static.reading import Placed, is_in_cluster
 
 
 class FleetRegistrars:
@@ -59,8 +59,8 @@ class FleetRegistrars:
         references = {name: await _reference(provider) for name, provider in providers.items()}
         return cls(config, root=str(root), providers=providers, references=references, existing=existing)
 
-    def of(self, placed: PlacedService) -> Registrar[Any, Any]:
-        """Return the registrar of a service. The services of one place have the same."""
+    def of(self, placed: Placed) -> Registrar[Any, Any]:
+        """Return the registrar of a service or resource. Those of one place have the same."""
         name, at = placed.cluster.name, placed.at
         hosts, existing = self._config.hosts, self._existing.get(name, frozenset())
         version = self._config.plugin.version

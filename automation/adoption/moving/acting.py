@@ -27,7 +27,7 @@ from kubeapi.json_types import Json
 from kubeapi.rest import METADATA
 from program.desired import keys
 from program.dialects.llmkube.status.model import known_status
-from program.dialects.registry import KINDS, kind_text
+from program.dialects.registry import KINDS, REFERRERS, kind_text, referrer_of
 
 MANAGER = "herdsman-move"
 SETTLE_S = 2.0
@@ -42,6 +42,9 @@ def release_to_fleet(client: KubeClient, cr: Json, move: Move, *, sleep: Callabl
     Marks the objects, removes their references to the custom resource, and deletes it. May be called again after a
     failure. Raises MoveFailed and ApiError.
     """
+    if move.is_resource:
+        _mark_resource(client, move, naming.FLEET_TO_COME)
+        return
     uid, kind = cr["metadata"]["uid"], KINDS[move.key.dialect]
     _keep_replicas(client, move)
     for _ in range(ROUNDS):
@@ -87,6 +90,9 @@ def give_to_loop(client: KubeClient, move: Move, *, sleep: Callable[[float], Non
 
     May be called again after a failure. Raises MoveFailed and ApiError.
     """
+    if move.is_resource:
+        _mark_resource(client, move, None)
+        return
     *referred, service = move.documents
     for document in referred:
         _apply_referred(client, document)
@@ -106,6 +112,13 @@ def give_to_loop(client: KubeClient, move: Move, *, sleep: Callable[[float], Non
     )
 
 
+def _mark_resource(client: KubeClient, move: Move, mark: str | None) -> None:
+    """Mark a ModelRouter, ModelPool or LoRAAdapter for a fleet, or remove the mark. All else stays."""
+    body = {"metadata": {"annotations": {naming.ANNOTATION_FLEET: mark}}}
+    for obj in move.objects:
+        client.patch(kind_of(obj), move.key.namespace, move.key.name, body, field_manager=MANAGER)
+
+
 def urns_of(key: keys.ServiceKey, deployment: Json) -> list[str]:
     """Find the URNs of a service in a stack's deployment (of `pulumi stack export`), objects before their components.
 
@@ -123,6 +136,8 @@ def urns_of(key: keys.ServiceKey, deployment: Json) -> list[str]:
 def _belongs_to(resource: Json, key: keys.ServiceKey) -> bool:
     inputs = resource.get("inputs") or {}
     metadata = inputs.get("metadata") or {}
+    if (word := referrer_of(inputs)) or key.dialect in REFERRERS:
+        return (word, metadata.get("namespace"), metadata.get("name")) == (key.dialect, key.namespace, key.name)
     # A binding of the whole cluster is in no namespace; the account that it binds is.
     namespaces = {metadata.get("namespace"), *(one.get("namespace") for one in inputs.get("subjects") or ())} - {None}
     return namespaces == {key.namespace} and service_of({"metadata": {**metadata, "namespace": key.namespace}}) == key

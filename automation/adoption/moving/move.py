@@ -13,12 +13,17 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired import keys
-from program.dialects.registry import DIALECTS, KINDS
+from program.dialects.registry import DIALECTS, KINDS, REFERRER_KINDS, REFERRERS
 
 _HOSTED = (kinds.HOST_PROCESSES, kinds.ENDPOINT_SLICES)
 _BY_NAME = {
     (kind.api_version, kind.kind): kind
-    for kind in (*_HOSTED, kinds.CLUSTER_ROLE_BINDINGS, *(kind for of in DIALECTS.values() for kind in of.creates))
+    for kind in (
+        *_HOSTED,
+        kinds.CLUSTER_ROLE_BINDINGS,
+        *REFERRER_KINDS,
+        *(kind for of in DIALECTS.values() for kind in of.creates),
+    )
 }
 _NOT_CARRIED = (
     "kubectl.kubernetes.io/last-applied-configuration",
@@ -52,6 +57,11 @@ class Move:
     @property
     def name(self) -> str:
         return f"{self.key.namespace}/{self.key.name}"
+
+    @property
+    def is_resource(self) -> bool:
+        """Whether it moves a ModelRouter, ModelPool or LoRAAdapter, which stays the same object."""
+        return self.key.dialect in REFERRERS
 
     def live(self, kind: str, name: str) -> Json | None:
         """Return one of the live objects; None where there is none of this kind and name."""

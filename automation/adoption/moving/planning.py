@@ -41,7 +41,16 @@ from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
 from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.status.model import CACHE_MOUNT, known_status
-from program.dialects.registry import KINDS, LLMKUBE, dialect_named, is_part_of_another, key_of, kind_text
+from program.dialects.registry import (
+    KINDS,
+    LLMKUBE,
+    REFERRERS,
+    dialect_named,
+    is_part_of_another,
+    key_of,
+    kind_text,
+    referrer_of,
+)
 from program.manifests import Document, Manifests
 from program.static.without_loop import scaled_without_loop
 
@@ -63,6 +72,17 @@ NOTHING_OF_A_FLEET = "no object in the cluster belongs to a fleet, so there is n
 def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
     """Work out which objects a service takes along from the loop to a fleet, and whether its pods would restart."""
     move, metadata = Move(key_of(cr)), cr["metadata"]
+    if referrer_of(cr):
+        mark = annotations_of(cr).get(naming.ANNOTATION_FLEET)
+        if mark not in (None, naming.FLEET_TO_COME):
+            move.problems.append(f"it belongs to static fleet `{mark}` already")
+        document = written(cr)
+        annotations = document["metadata"].setdefault("annotations", {})
+        annotations.pop(naming.ANNOTATION_FLEET, None)
+        # The person who wrote it owns its fields, and the first `pulumi up` takes them over.
+        annotations[naming.ANNOTATION_ADOPT] = "true"
+        move.objects, move.documents = [cr], [document]
+        return move
     if is_part_of_another(cr):
         owner = next(each for each in metadata["ownerReferences"] if each.get("controller"))
         move.problems.append(f"it is part of {owner['kind']} `{owner['name']}`: move the owner instead")
@@ -113,6 +133,8 @@ def plan_give(client: KubeClient, document: Document, manifests: Manifests, *, o
     """Work out whether the loop would leave a fleet's service as it is. `manifests`: the files of the fleet."""
     service = written(document.cr)
     move = Move(key_of(service))
+    if referrer_of(service):
+        return _plan_resource(client, move, service)
     move.objects = owned_objects(
         client, move.key.dialect, move.key.namespace, lambda obj: service_of(obj) == move.key and is_of_a_fleet(obj)
     )
@@ -137,6 +159,19 @@ def plan_give(client: KubeClient, document: Document, manifests: Manifests, *, o
     if _keep_replicas(move, service):
         _render_as_loop(client, move, service, referred, options)
     _compare_all(client, move)
+    return move
+
+
+def _plan_resource(client: KubeClient, move: Move, document: Json) -> Move:
+    """Work out whether a ModelRouter, ModelPool or LoRAAdapter of a fleet can leave it: it stays as it is."""
+    try:
+        live = client.get(REFERRERS[move.key.dialect], move.key.namespace, move.key.name)
+    except NotFound:
+        move.problems.append(NOTHING_OF_A_FLEET)
+        return move
+    if not is_of_a_fleet(live):
+        move.problems.append(NOTHING_OF_A_FLEET)
+    move.objects, move.documents = [live], [document]
     return move
 
 

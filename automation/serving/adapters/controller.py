@@ -21,6 +21,8 @@ from typing import Literal, NamedTuple
 
 import structlog
 
+from automation.approval.policy_checker import Verdict
+from automation.approval.resource_policies import with_verdict
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
 from automation.serving.adapters import engine_requests, planned_replicas
@@ -87,11 +89,19 @@ class LoraAdapters:
         cluster: ClusterCache,
         *,
         recorder: EventRecorder,
+        policies: Callable[[Json], Verdict | None] = lambda _: None,
+        note: Callable[[Json, Verdict | None], None] = lambda _cr, _verdict: None,
         shard: Shard = WHOLE,
         clock: Callable[[], float] = time.monotonic,
         dice: Callable[[], float] = random.random,
     ) -> None:
-        """`shard` is the part that this loop leads."""
+        """`shard` is the part that this loop leads.
+
+        `policies` returns the result of the policies for an adapter; None while there are no policies.
+        `note` is called with each adapter and that result, for its history.
+        """
+        self._policies = policies
+        self._note = note
         self._client = client
         self._cluster = cluster
         self._targets = Targets(cluster)
@@ -182,6 +192,10 @@ class LoraAdapters:
         except SpecInvalid as error:
             problem = Problem(reason=error.reason, message=str(error), terminal=True)
             return self._report(cached, AdapterFacts(problem=problem), path="")
+        verdict = self._policies(cached)
+        if verdict is not None and verdict.problem is not None:
+            # Replicas are not asked to unload it. The gateway sends no request for an adapter without a listed pod.
+            return self._report(cached, AdapterFacts(problem=verdict.problem), path=adapter.location)
         service = self._targets.service(adapter)
         on_hosts = self._targets.is_on_hosts(adapter, service)
         engine = self._targets.engine(adapter, service)
@@ -222,7 +236,10 @@ class LoraAdapters:
 
     def _report(self, cached: Json, facts: AdapterFacts, *, path: str) -> float:
         cr = self._writer.latest(cached)
-        status = adapter_status(cr, facts, path=path, now=datetime.now(UTC))
+        now, verdict = datetime.now(UTC), self._policies(cr)
+        if "deletionTimestamp" not in cr["metadata"]:
+            self._note(cr, verdict)
+        status = with_verdict(cr, adapter_status(cr, facts, path=path, now=now), verdict, now=now)
         before: Json = cr.get("status") or {}
         if status != before and self._writer.write(cr, status):
             self._record(cr, before, status)

@@ -19,6 +19,8 @@ from typing import TypeVar
 
 import structlog
 
+from automation.approval.policy_checker import Verdict
+from automation.approval.resource_policies import with_verdict
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
 from automation.serving.turns import host_groups
@@ -79,6 +81,8 @@ class ModelPools:
         record: Callable[..., None],
         on_written: Callable[[Json, Json], None] = lambda _cr, _status: None,
         on_gone: Callable[[str, str], None] = lambda _namespace, _name: None,
+        policies: Callable[[Json], Verdict | None] = lambda _: None,
+        note: Callable[[Json, Verdict | None], None] = lambda _cr, _verdict: None,
         shard: Shard = WHOLE,
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], None]], None] = start_timer,
@@ -87,7 +91,9 @@ class ModelPools:
         the pools change nothing.
 
         `record` is `EventRecorder.record`. `on_written` is called with each pool and its new status, `on_gone` with the
-        namespace and name of a pool that does not exist any more. `later` starts timers; tests pass their own.
+        namespace and name of a pool that does not exist any more. `policies` returns the result of the policies for a
+        pool, None while there are no policies; `note` is called with each pool and that result, for its history.
+        `later` starts timers; tests pass their own.
         """
         self._cluster = cluster
         self._services = PoolServices(cluster, shard)
@@ -95,6 +101,8 @@ class ModelPools:
         self._requeue = requeue
         self._record = record
         self._on_gone = on_gone
+        self._policies = policies
+        self._note = note
         self._clock = clock
         self._later = later
         self._demand = Demand(clock=clock)
@@ -323,7 +331,12 @@ class ModelPools:
             why = "Herdsman has no address at which it receives requests for members that wait (HERDSMAN_PROXY_ADDRESS)"
             return NO_PROXY, f"{why}; the members run as their own specs say"
         parsed = self._services.parsed(cr)
-        return parsed if not isinstance(parsed, AgedPool) else self._services.paused(cr)
+        if not isinstance(parsed, AgedPool):
+            return parsed
+        verdict = self._policies(cr)
+        if verdict is not None and verdict.problem is not None:
+            return verdict.problem.reason, f"{verdict.problem.message}; the members stay as they are"
+        return self._services.paused(cr)
 
     def _look_again(self, namespace: str, at: float) -> None:
         if self._looks.get(namespace) == at:
@@ -354,7 +367,9 @@ class ModelPools:
                 self._writer.leave(cached)
             return
         cr = self._writer.latest(cached)
-        status = pool_status(cr, state, now=datetime.now(UTC))
+        now, verdict = datetime.now(UTC), self._policies(cr)
+        self._note(cr, verdict)
+        status = with_verdict(cr, pool_status(cr, state, now=now), verdict, now=now)
         before = cr.get("status") or {}
         if status != before and self._writer.write(cr, status):
             for kind, reason, message in pool_events(before, state):

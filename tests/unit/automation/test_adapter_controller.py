@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from automation.approval.policy_checker import Verdict
 from automation.serving.adapters.controller import LoraAdapters
 from automation.serving.adapters.deciding import FINALIZER, PEER_FINALIZER, UNLOAD_WITHIN_S, VERIFY_S
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from program.desired.facts import Problem
 from program.dialects.llmkube.parse.adapter import adapter_of
 from program.dialects.registry import DIALECTS
 from tests.support.adapter_engines import AdapterEngine
@@ -29,6 +31,7 @@ class World:
         self.proxy = proxy
         self.now_s = 0.0
         self.managed = True
+        self.verdict: Verdict | None = None
         self.service: Json | None = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"runtime": "vllm"}}
         self.pods: dict[str, Json] = {}
         self.objects: dict[tuple[str, str], Json] = {}
@@ -51,7 +54,12 @@ class World:
     def another_loop(self) -> LoraAdapters:
         recorder: Any = SimpleNamespace(record=lambda _, **said: self.events.append((said["type"], said["reason"])))
         return LoraAdapters(
-            self.proxy.client, self.cluster, recorder=recorder, clock=lambda: self.now_s, dice=lambda: 0.0
+            self.proxy.client,
+            self.cluster,
+            recorder=recorder,
+            policies=lambda _cr: self.verdict,
+            clock=lambda: self.now_s,
+            dice=lambda: 0.0,
         )
 
     def engine(self, pod: str, engine: AdapterEngine, *, run: str = "c1") -> AdapterEngine:
@@ -434,3 +442,15 @@ def test_what_other_dialects_do_not_do_is_told(world: World, change: Json, spec:
     world.adapter(inferenceServiceRef={"kind": "LLMInferenceService", "name": "svc"}, **spec)
     world.until(lambda: world.phase() == "Failed")
     assert (world.reason(), engine.asked) == (reason, [])
+
+
+def test_an_adapter_that_a_policy_does_not_allow_is_not_loaded(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.verdict = Verdict(Problem(reason="PolicyViolated", message="policy `p`: no adapters", terminal=True))
+    world.adapter()
+    world.until(lambda: world.phase() == "Failed")
+    assert (world.reason(), engine.asked) == ("PolicyViolated", [])
+    world.verdict = Verdict()
+    world.until(lambda: world.phase() == "Loaded")
+    said = {each["type"]: each["reason"] for each in world.status()["conditions"]}
+    assert said["PolicyCompliant"] == "PoliciesMet"

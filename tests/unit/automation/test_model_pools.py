@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from automation.approval.policy_checker import Verdict
 from automation.cache import trim
 from automation.cache.cluster_cache import ClusterCache
 from automation.serving.turns.pools import ModelPools
@@ -14,6 +15,7 @@ from components import naming
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService, HostPlacement, Sleep
 from tests.support import builders
@@ -75,6 +77,7 @@ class World:
         self.requeued: list[str] = []
         self.events: list[str] = []
         self.api = api
+        self.verdict: Verdict | None = None
         self.versions = 10
         api.other = self._answer
         for name in ("chat", "code"):
@@ -88,6 +91,7 @@ class World:
             address=address,
             requeue=lambda at, _delay_s: self.requeued.append(at.name),
             record=lambda _obj, **event: self.events.append(event["reason"]),
+            policies=lambda _cr: self.verdict,
             clock=lambda: self.now,
             later=lambda delay_s, call: self.timers.append((self.now + delay_s, call)),
         )
@@ -293,6 +297,18 @@ def test_a_pool_that_is_paused_or_not_valid_leaves_members_as_they_are(
     world.pools.request_turn(key("code"))
     world.run_timers()
     assert world.may_run() == []
+
+
+def test_a_pool_that_a_policy_does_not_allow_leaves_members_as_they_are(world: World) -> None:
+    started(world)
+    world.verdict = Verdict(Problem(reason="PolicyViolated", message="policy `p`: no pools here"))
+    world.now += 1000
+    world.pools.request_turn(key("code"))
+    world.run_timers()
+    world.look()
+    assert world.may_run() == ["chat"]
+    assert world.condition("Ready") == ("False", "PolicyViolated")
+    assert world.condition("PolicyCompliant") == ("False", "PolicyViolated")
 
 
 def test_a_paused_member_is_neither_stopped_nor_started(world: World) -> None:

@@ -126,6 +126,7 @@ def test_json_tells_all_and_keeps_its_shape() -> None:
     found = json.loads(json.dumps(as_json(Preview((CHANGED, SAME, INVALID, violated(mandatory=True)), ("e",), ("n",)))))
     assert found["summary"] == {
         "services": 4,
+        "resources": 0,
         "changed": 2,
         "refused": 2,
         "create": 2,

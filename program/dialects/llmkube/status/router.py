@@ -15,7 +15,7 @@ from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.router import Budget, BudgetUse, Router, RouterBackend
 from program.dialects.llmkube.parse.router import router_of, unsupported_fields
-from program.dialects.status.conditions import Type, set_condition, timestamp
+from program.dialects.status.conditions import Reason, Type, set_condition, timestamp
 
 VALIDATED, BACKENDS_READY = "Validated", "BackendsReady"
 MOST_TEAMS = 50
@@ -42,11 +42,13 @@ def router_status(
     gateway_url: str,
     now: datetime,
     uses: Callable[[Router], Iterable[BudgetUse] | None] = lambda _: None,
+    denied: bool = False,
 ) -> Json:
     """Return the status of a router; equal to its present one when nothing has changed.
 
     `service` returns an InferenceService of the router's namespace. `gateway_url` is the address at which clients reach
     the gateway; empty if it is not known. `uses` returns how much of a router's budgets is used, None if nobody knows.
+    `denied`: a mandatory policy does not allow this version.
     """
     current: Json = cr.get("status") or {}
     conditions = _Conditions(current.get("conditions") or (), cr["metadata"].get("generation", 0), now)
@@ -63,7 +65,7 @@ def router_status(
     else:
         facts = [_facts(each, service) for each in router.backends]
         made |= {
-            "phase": _phase(facts),
+            "phase": "Degraded" if denied else _phase(facts),
             "activeRules": _active_rules(router, facts),
             "backends": [_backend(each, current.get("backends") or (), now) for each in facts],
             "endpoint": f"{gateway_url.rstrip('/')}/routers/{router.namespace}/{router.name}{router.chat_path}",
@@ -72,7 +74,11 @@ def router_status(
             made["budgetUtilization"] = _budgets(router, found)
         conditions.set(VALIDATED, "True", "SpecValid", "All checks passed")
         _set_resolved(conditions, facts)
-        _set_available(conditions, facts)
+        if denied:
+            message = "The gateway goes on with the last version that the policies allow, if it has one"
+            conditions.set(Type.AVAILABLE, "Unknown", Reason.POLICY_VIOLATED, message)
+        else:
+            _set_available(conditions, facts)
         _set_honoured(conditions, cr)
     made["conditions"] = conditions.made
     made["lastUpdated"] = current.get("lastUpdated")

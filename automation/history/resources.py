@@ -1,0 +1,63 @@
+"""Records each version of a ModelRouter, ModelPool and LoRAAdapter that the loop sees. Called before it is used.
+
+These resources get no objects, so no run of the engine ends a version. A version counts as applied if its spec is valid
+and no mandatory policy forbids it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from automation.approval.policy_checker import Verdict
+from automation.engine.differences import differences
+from automation.engine.outcomes import describe_changes
+from automation.engine.port import Change, Op
+from automation.history import revision
+from automation.history.recorder import RevisionRecorder
+from components.rendered import fingerprint_of
+from kubeapi.json_types import Json
+from program.desired.errors import SpecInvalid
+from program.dialects.llmkube.parse.referrers import check_referrer
+
+
+class _Seen(NamedTuple):
+    uid: str
+    data: Json
+    digest: str
+    error: str
+
+
+class ResourceHistory:
+    """Remembers the last version of each resource. Thread-safe."""
+
+    def __init__(self, recorder: RevisionRecorder) -> None:
+        self._recorder = recorder
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str, str], _Seen] = {}
+
+    def note(self, cr: Json, verdict: Verdict | None) -> None:
+        """Record the version of a resource if it is new, or if its result changed. `verdict`: that of the policies."""
+        metadata = cr["metadata"]
+        name = (str(cr["kind"]), str(metadata["namespace"]), str(metadata["name"]))
+        error = _error(cr, verdict)
+        data = revision.data_of(cr, ())
+        now = _Seen(str(metadata["uid"]), data, fingerprint_of(data), error)
+        with self._lock:
+            before = self._seen.get(name)
+            if before is not None and before.uid == now.uid and (before.digest, before.error) == (now.digest, error):
+                return
+            self._seen[name] = now
+        is_new = before is None or before.uid != now.uid
+        details = differences(before.data, data) if before is not None and not is_new else ()
+        op: Op = "create" if metadata.get("generation", 1) == 1 and is_new else "update"
+        changes = describe_changes((Change("", name[0], name[2], op, details=details),))
+        self._recorder.record_resource(cr, changes=changes, error=error)
+
+
+def _error(cr: Json, verdict: Verdict | None) -> str:
+    try:
+        check_referrer(cr)
+    except SpecInvalid as error:
+        return str(error)
+    return verdict.problem.message if verdict is not None and verdict.problem is not None else ""

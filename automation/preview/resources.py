@@ -1,0 +1,62 @@
+"""Previews ModelRouters, ModelPools and LoRAAdapters: their own change, and what it means.
+
+Called by `requests` for files, and by `herdsman rollback`. These resources get no objects, so that the custom resource
+itself is all that changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from automation.engine.differences import differences
+from automation.preview.changes import ResourcePreview
+from automation.preview.custom_resources import AppliedDocument
+from automation.preview.effects import Effects, effects_of
+from automation.preview.lookup import PreviewLookup
+from components.providers.kubernetes_objects import LAST_APPLIED_ANNOTATION
+from kubeapi.json_types import Json
+from program.desired.errors import DesiredError
+from program.desired.facts import Problem
+
+_DIGITS = 16
+
+
+def preview_resource(look: PreviewLookup, applied: AppliedDocument) -> ResourcePreview:
+    """Preview a resource as it would be after its file was applied. Raises ApiError."""
+    cr, live = applied.cr, applied.live
+    metadata = cr["metadata"]
+    before, after = _visible(live), _visible(cr)
+    fields: tuple[str, ...] = ()
+    if live is not None and applied.changed:
+        fields = differences(before, after) or ("in another order",)
+    found, problem = Effects(), None
+    try:
+        found = effects_of(cr, live, look)
+    except DesiredError as error:
+        problem = Problem(reason=error.reason, message=error.why, field=error.field, terminal=True)
+    return ResourcePreview(
+        kind=str(cr["kind"]),
+        namespace=str(metadata.get("namespace") or ""),
+        name=str(metadata["name"]),
+        op="same" if not applied.changed else "create" if live is None else "update",
+        fields=fields,
+        digest=_digest(before, after) if applied.changed else "",
+        effects=found.effects,
+        warnings=found.warnings,
+        problem=problem,
+    )
+
+
+def _visible(cr: Json | None) -> Json:
+    """Return the part of a resource that people write; empty for none."""
+    if cr is None:
+        return {}
+    metadata = cr["metadata"]
+    annotations = metadata.get("annotations") or {}
+    kept = {name: value for name, value in annotations.items() if name != LAST_APPLIED_ANNOTATION}
+    return {"metadata": {"labels": metadata.get("labels") or {}, "annotations": kept}, "spec": cr.get("spec") or {}}
+
+
+def _digest(before: Json, after: Json) -> str:
+    return hashlib.sha256(json.dumps([before, after], sort_keys=True).encode()).hexdigest()[:_DIGITS]

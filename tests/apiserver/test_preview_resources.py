@@ -1,0 +1,113 @@
+"""`herdsman preview -f` of ModelRouters, ModelPools and LoRAAdapters on a real API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from automation.cli.main import invoke
+from kubeapi import kinds
+from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
+from tests.support import controlplane, previews
+from tools.localcluster import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[LocalCluster]:
+    """An API server without controllers."""
+    with controlplane.running(("etcd", "kube-apiserver")) as cluster:
+        previews.install_crds(controlplane.Api(cluster))
+        yield cluster
+
+
+def resource(kind: str, resource_name: str, /, **spec: Any) -> Json:
+    return {
+        "apiVersion": kinds.MODEL_ROUTERS.api_version,
+        "kind": kind,
+        "metadata": {"name": resource_name},
+        "spec": spec,
+    }
+
+
+def router(model: str, **spec: Any) -> Json:
+    backend = {"provider": "openai", "model": model, "credentialsSecretRef": {"name": "openai"}}
+    backends = [{"name": "cloud", "displayName": "smart", "external": backend}]
+    return resource("ModelRouter", "front", backends=backends, **{"defaultRoute": "cloud", **spec})
+
+
+POOL = resource("ModelPool", "gpu", members=[{"inferenceServiceRef": {"name": name}} for name in ("a", "b")])
+ADAPTER = resource("LoRAAdapter", "sql", inferenceServiceRef={"name": "a"}, name="sql", path="/adapters/sql")
+
+
+def test_resources_are_validated_compared_and_explained(
+    plane: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = KubeClient.from_kubeconfig(str(plane.kubeconfig))
+    with controlplane.Api(plane).namespace() as namespace:
+
+        def show(*documents: Json) -> tuple[int, Json]:
+            (tmp_path / "files.yaml").write_text(yaml.safe_dump_all(documents))
+            words = ["-f", str(tmp_path / "files.yaml"), "-n", namespace, f"--kubeconfig={plane.kubeconfig}"]
+            code = invoke(["preview", *words, "-o", "json"])
+            return code, json.loads(capsys.readouterr().out)
+
+        code, found = show(router("gpt-4o"), POOL, ADAPTER)
+        assert code == 2
+        assert (found["errors"], found["summary"]["create"]) == ([], 3)
+        by_kind = {each["kind"]: each for each in found["resources"]}
+        assert {each["op"] for each in by_kind.values()} == {"create"}
+        assert f"/routers/{namespace}/front/v1" in by_kind["ModelRouter"]["effects"][0]
+        assert "there is no Secret `openai`" in by_kind["ModelRouter"]["warnings"][0]
+        assert "there is no InferenceService `b`" in " ".join(by_kind["ModelPool"]["warnings"])
+        assert "there is no InferenceService `a`" in by_kind["LoRAAdapter"]["warnings"][0]
+        assert client.list(kinds.MODEL_ROUTERS, namespace)["items"] == []
+
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "openai"}, "stringData": {"k": "hunter2"}}
+        client.create(kinds.SECRETS, namespace, secret)
+        for kind, document in ((kinds.MODEL_ROUTERS, router("gpt-4o")), (kinds.MODEL_POOLS, POOL)):
+            client.apply(kind, namespace, document, field_manager="kubectl")
+        code, found = show(router("gpt-4o"), POOL)
+        assert (code, [each["op"] for each in found["resources"]]) == (0, ["same", "same"])
+        code, found = show(router("gpt-5"))
+        [changed] = found["resources"]
+        assert (code, changed["op"], changed["warnings"]) == (2, "update", [])
+        assert changed["fields"] == ["backends[cloud].external.model gpt-4o -> gpt-5"]
+
+        code, found = show(router("gpt-4o", defaultRoute="none"))
+        assert code == 1
+        assert found["resources"][0]["problem"]["field"] == "spec.defaultRoute"
+        code, found = show(resource("ModelPool", "gpu", members=[]), router("gpt-4o", unknown=1))
+        assert code == 1
+        assert any("ModelPool `gpu`" in error and "spec.members" in error for error in found["errors"])
+        assert any("unknown" in error for error in found["errors"])
+
+
+def test_a_file_is_deployed_after_a_dry_run(
+    plane: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = KubeClient.from_kubeconfig(str(plane.kubeconfig))
+    with controlplane.Api(plane).namespace() as namespace:
+        file = tmp_path / "front.yaml"
+        file.write_text(yaml.safe_dump_all([router("gpt-4o"), POOL]))
+        words = ["deploy", str(file), "-n", namespace, f"--kubeconfig={plane.kubeconfig}"]
+        assert invoke([*words, "--dry-run"]) == 2
+        shown = capsys.readouterr().out
+        assert f"ModelRouter {namespace}/front  1 to create" in shown
+        assert "2 resources would change (2 to create)" in shown
+        assert client.list(kinds.MODEL_ROUTERS, namespace)["items"] == []
+        assert invoke(words) == 0
+        assert invoke([*words, "--dry-run"]) == 0
+        assert invoke([*words, "--dry-run", "--replicas", "2"]) != 0
+        file.write_text(yaml.safe_dump(router("gpt-4o", defaultRoute="none")))
+        assert invoke(words) == 1
+        assert "ModelRouter `front`: spec.defaultRoute" in capsys.readouterr().err
+        file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}}))
+        capsys.readouterr()
+        assert invoke(words) == 1
+        assert "ConfigMap `other`" in capsys.readouterr().err
