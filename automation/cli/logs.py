@@ -13,11 +13,11 @@ import typer
 
 from automation.cache.owners import selector_of, service_of
 from automation.cli.agent_options import default_store
-from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
 from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, split_or_end
 from automation.console.terminal_text import LogText
+from automation.places.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.places.service_view import is_replica
 from components import naming
 from kubeapi import kinds

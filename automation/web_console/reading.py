@@ -13,11 +13,11 @@ from typing import Any
 
 from automation.approval.writing import write_approval
 from automation.catalog.fitting import Room
-from automation.cli.history import revisions_of
-from automation.cli.top_rows import HostUse, host_uses
+from automation.history.reading import revisions_of
 from automation.history.revision import Revision
 from automation.places.cluster import ClusterPlace
 from automation.places.place import NoAccess, Place, PlaceError, ServiceState
+from automation.places.resource_use import HostUse, host_uses
 from automation.places.service_view import pending_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
