@@ -20,6 +20,7 @@ def console(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Serve the web console on 127.0.0.1: services, queue, hosts, models, catalog and a chat."""
+    from automation.local.folders import LocalFolders
     from automation.places.cluster import ClusterPlace
     from automation.web_console.reading import Reading
     from automation.web_console.server import run
@@ -34,7 +35,8 @@ def console(
         place = open_place(kubeconfig, context)
         client = place.client if isinstance(place, ClusterPlace) else None
         try:
-            run(Reading(place, client, catalog), port=port, started=started)
+            store = LocalFolders.of_user().store if client is None else None
+            run(Reading(place, client, catalog, store), port=port, started=started)
         except OSError as error:
             complain(f"cannot listen on 127.0.0.1:{port}: {error.strerror or error}", hint="choose another --port")
             raise typer.Exit(exits.FAILED) from None

@@ -9,28 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import ipaddress
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 
 from aiohttp import web
 
+from automation.console.terminal_text import LogText
+from automation.places.log_sources import NoLog
 from automation.places.place import NoAccess, NoSuchService, PlaceError, ServiceState
-from automation.web_console import chat
+from automation.places.replica_logs import Replica
+from automation.web_console import chat, live
 from automation.web_console.deploying import documents_for, fits
 from automation.web_console.html import Html
-from automation.web_console.pages import catalog, fleet, hosts, layout, models, playground, service
+from automation.web_console.pages import catalog, fleet, hosts, layout, log, models, playground, service, versions
 from automation.web_console.reading import Reading
 from automation.web_console.sessions import COOKIE, Sessions
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MAX_BODY = 4 * 1024 * 1024
-EVENT_PAUSE_S = 2.0
-"""How often the place is read for the events that tell pages to load again."""
+MOST_STREAMS = 16
+"""The number of streams (events, logs) that one session may have open."""
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -53,6 +56,8 @@ class Console:
 
     reading: Reading
     sessions: Sessions
+    streams: Counter[str] = field(default_factory=Counter)
+    """The number of open streams of each session."""
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""
@@ -72,6 +77,9 @@ class Console:
                 web.post("/catalog/plan", self.plan),
                 web.post("/catalog/deploy", self.deploy),
                 web.get("/services/{namespace}/{name}", self.service),
+                web.get("/services/{namespace}/{name}/log", self.log),
+                web.get("/services/{namespace}/{name}/log-lines", self.log_lines),
+                web.get("/services/{namespace}/{name}/versions", self.versions),
                 web.post("/services/{namespace}/{name}/{action}", self.act),
                 web.get("/playground", self.playground),
                 web.post("/playground/chat", self.chat),
@@ -115,16 +123,55 @@ class Console:
         return self._shown("Queue", fleet.queue_page(await self._services()))
 
     async def hosts(self, _: web.Request) -> web.StreamResponse:
-        return self._shown("Hosts", hosts.page(await asyncio.to_thread(self.reading.hosts)))
+        return self._shown("Hosts", hosts.page(await asyncio.to_thread(self.reading.hosts)), live="hosts")
 
     async def models(self, _: web.Request) -> web.StreamResponse:
         found = await asyncio.to_thread(self.reading.models)
-        return self._shown("Models", models.page(found))
+        return self._shown("Models", models.page(found), live="models")
 
     async def service(self, request: web.Request) -> web.StreamResponse:
         found = await self._found(request)
         details = await asyncio.to_thread(self.reading.details, found)
         return self._shown(found.name, service.page(found, details, token=request["token"]))
+
+    async def log(self, request: web.Request) -> web.StreamResponse:
+        found = await self._found(request)
+        replicas = await asyncio.to_thread(self.reading.replicas, found)
+        chosen = _chosen(replicas, request.query.get("replica", "")) if replicas else None
+        text = problem = ""
+        if chosen is not None:
+            try:
+                clean = LogText()
+                text = clean(await asyncio.to_thread(lambda: self.reading.tail(found, chosen).read_new()))
+                text += clean.rest()
+            except NoLog as error:
+                problem = live.words_of(error)
+        return self._shown(f"Log of {found.name}", log.page(found, replicas, chosen, text, problem), live="")
+
+    async def log_lines(self, request: web.Request) -> web.StreamResponse:
+        found = await self._found(request)
+        replicas = await asyncio.to_thread(self.reading.replicas, found)
+        chosen = _chosen(replicas, request.query.get("replica", ""))
+        try:
+            tail = await asyncio.to_thread(self.reading.tail, found, chosen)
+        except NoLog as error:
+            raise PlaceError(str(error), hint=error.hint) from error
+        with self._stream(request) as (response, is_open):
+            await live.send_log(request, response, tail, is_open)
+        return response
+
+    async def versions(self, request: web.Request) -> web.StreamResponse:
+        found = await self._found(request)
+        kept = await asyncio.to_thread(self.reading.revisions, found)
+        numbers = [str(each.number) for each in kept]
+        # By default the last change: of the newest version, or of the spec since the only version.
+        usual = (numbers[1], numbers[0]) if len(numbers) > 1 else (*numbers, versions.NOW) if numbers else ("", "")
+        old, new = request.query.get("from", usual[0]), request.query.get("to", usual[1])
+        compared = None
+        if _is_number(old) and (new == versions.NOW or _is_number(new)):
+            upto = None if new == versions.NOW else int(new)
+            compared = await asyncio.to_thread(self.reading.compare, found, kept, int(old), upto)
+        return self._shown(f"Versions of {found.name}", versions.page(found, kept, (old, new), compared), live="")
 
     async def act(self, request: web.Request) -> web.StreamResponse:
         found, form, place = await self._found(request), await request.post(), self.reading.place
@@ -166,25 +213,17 @@ class Console:
     async def playground(self, request: web.Request) -> web.StreamResponse:
         states = await self._services()
         shown = playground.page(states, wanted=request.query.get("service", ""), token=request["token"])
-        return self._shown("Playground", shown)
+        return self._shown("Playground", shown, live="")
 
     # --- what moves ---------------------------------------------------------------------------------------------------
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Send an event whenever the services have changed, so that pages load their content again."""
-        response = _stream()
-        await response.prepare(request)
-        before = ""
-        while request.transport is not None and not request.transport.is_closing():
-            try:
-                now = _digest(await self._services())
-            except PlaceError:
-                now = "unreachable"
-            await response.write(
-                b": alive\n\n" if now == before or not before else b"event: changed\ndata: services\n\n"
-            )
-            before = now
-            await asyncio.sleep(EVENT_PAUSE_S)
+        """Send an event whenever what a page follows has changed, so that it loads its content again."""
+        topic = request.query.get("of", live.TOPICS[0])
+        if topic not in live.TOPICS:
+            raise web.HTTPNotFound
+        with self._stream(request) as (response, is_open):
+            await live.send_changes(request, response, self.reading, topic, is_open)
         return response
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -195,16 +234,16 @@ class Console:
         messages = chat.messages_of(body)
         place = self.reading.place
         found = await asyncio.to_thread(place.find, str(body.get("name", "")), str(body.get("namespace", "")) or None)
-        response = _stream()
+        response = live.stream(_HEADERS)
         await response.prepare(request)
         try:
             # Closed at once when the browser has gone, so that the model stops its work.
             async with contextlib.aclosing(chat.answer(place, found, messages)) as pieces:
                 async for piece in pieces:
                     await response.write(f"data: {json.dumps({'text': piece})}\n\n".encode())
-            await response.write(b"event: end\ndata: {}\n\n")
+            await response.write(live.event("end"))
         except PlaceError as error:
-            await response.write(f"event: failed\ndata: {json.dumps({'text': _words(error)})}\n\n".encode())
+            await response.write(live.event("failed", text=_words(error)))
         return response
 
     # --- parts --------------------------------------------------------------------------------------------------------
@@ -217,8 +256,22 @@ class Console:
         full = f"{kind}/{name}" if kind else name
         return await asyncio.to_thread(self.reading.place.find, full, request.match_info["namespace"])
 
-    def _shown(self, title: str, content: Html) -> web.Response:
-        return _page(200, layout.page(title, content, place=self.reading.place.title))
+    @contextlib.contextmanager
+    def _stream(self, request: web.Request) -> Iterator[tuple[web.StreamResponse, live.IsOpen]]:
+        """Count a stream of the request's session. Raises HTTPServiceUnavailable for too many."""
+        session = request.cookies.get(COOKIE, "")
+        if self.streams[session] >= MOST_STREAMS:
+            raise web.HTTPServiceUnavailable(text="too many pages of this session follow changes: close some")
+        self.streams[session] += 1
+        try:
+            yield live.stream(_HEADERS), lambda: self.sessions.is_valid(session)
+        finally:
+            self.streams[session] -= 1
+            if not self.streams[session]:
+                del self.streams[session]
+
+    def _shown(self, title: str, content: Html, *, live: str = "services") -> web.Response:
+        return _page(200, layout.page(title, content, place=self.reading.place.title, live=live))
 
 
 async def static(request: web.Request) -> web.StreamResponse:
@@ -284,20 +337,19 @@ def _page(status: int, content: Html) -> web.Response:
     return web.Response(status=status, text=content, content_type="text/html", charset="utf-8")
 
 
-def _stream() -> web.StreamResponse:
-    return web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
+def _chosen(replicas: Sequence[Replica], name: str) -> Replica:
+    """Return the replica of this name; without a name the first one. Raises NoSuchService."""
+    found = next((each for each in replicas if name in ("", each.name)), None)
+    if found is None:
+        raise NoSuchService(f"the service has no replica `{name[:80]}` now", hint="its page lists the replicas")
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def _replicas(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 4:
         raise PlaceError(f"`{text[:20]}` is not a number of replicas", hint="write a whole number from 0 to 9999")
     return int(text)
-
-
-def _digest(states: list[ServiceState]) -> str:
-    told = [
-        (each.namespace, each.kind, each.name, each.state, each.message, each.ready_replicas, each.desired_replicas)
-        for each in states
-    ]
-    downloads = [each.download.done_bytes >> 24 for each in states if each.download is not None]
-    return hashlib.sha256(json.dumps([told, downloads], default=str).encode()).hexdigest()

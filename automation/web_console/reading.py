@@ -1,4 +1,4 @@
-"""What the pages show beyond `automation.places`: events, versions, hosts and pending changes of a cluster.
+"""What the pages show beyond `automation.places`: events, versions, logs, hosts and pending changes.
 
 All functions block; the application calls them in threads. A cluster that refuses or lacks a kind gives an empty list:
 the page of a service must not fail because its reader may not read Events.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from automation.approval.writing import write_approval
 from automation.catalog.fitting import Room
-from automation.history.reading import revisions_of
-from automation.history.revision import Revision
+from automation.history.comparing import Comparison, compare
+from automation.history.reading import models_of, revisions_of
+from automation.history.revision import Revision, data_of
 from automation.places.cluster import ClusterPlace
 from automation.places.place import NoAccess, Place, PlaceError, ServiceState
+from automation.places.replica_logs import LogTail, Replica, local_tail, replicas_in_cluster, tail_in_cluster
 from automation.places.resource_use import HostUse, host_uses
 from automation.places.service_view import pending_of
 from kubeapi import kinds
@@ -25,6 +28,8 @@ from kubeapi.errors import Conflict, Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
 
 EVENTS_SHOWN = 15
+LOG_LINES = 300
+"""The lines of a log that its page shows at first."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Details:
     events: Sequence[Json] = ()
     """The latest first."""
     revisions: Sequence[Revision] = ()
+    replicas: Sequence[Replica] = ()
     pending: Json | None = None
     """The change that waits for an approval, as the status has it."""
 
@@ -46,11 +52,13 @@ class Reading:
     client: KubeClient | None = None
     models_of_catalog: str = ""
     """File or URL of a catalog; empty for Herdsman's own."""
+    store: Path | None = None
+    """The directory of this machine's agent, for a place without a cluster."""
 
     def details(self, service: ServiceState) -> Details:
         """Read what belongs to a service. Raises PlaceError."""
         if self.client is None:
-            return Details()
+            return Details(replicas=self.replicas(service))
         client = self.client
         metadata = service.document["metadata"]
         with _translated():
@@ -61,8 +69,45 @@ class Reading:
             revisions: Sequence[Revision] = ()
             with _optional():
                 revisions = revisions_of(client, service.document)
+            replicas: Sequence[Replica] = ()
+            with _optional():
+                replicas = replicas_in_cluster(client, service.document)
         latest = sorted(events, key=_time_of, reverse=True)[:EVENTS_SHOWN]
-        return Details(latest, revisions, pending_of(service.document))
+        return Details(latest, revisions, replicas, pending_of(service.document))
+
+    def replicas(self, service: ServiceState) -> list[Replica]:
+        """Return the replicas of a service. Raises PlaceError."""
+        if self.client is None:
+            return [Replica(service.name, "this machine")] if self.store is not None else []
+        with _translated():
+            return replicas_in_cluster(self.client, service.document)
+
+    def tail(self, service: ServiceState, replica: Replica) -> LogTail:
+        """Return the end of the log of a replica of `replicas`. Raises NoLog and PlaceError."""
+        if self.client is None:
+            assert self.store is not None
+            return local_tail(self.store, namespace=service.namespace, name=service.name, lines=LOG_LINES)
+        with _translated():
+            return tail_in_cluster(self.client, replica, lines=LOG_LINES)
+
+    def revisions(self, service: ServiceState) -> tuple[Revision, ...]:
+        """Return the applied versions of a service, the newest first. Raises PlaceError."""
+        if self.client is None:
+            return ()
+        with _translated():
+            return revisions_of(self.client, service.document)
+
+    def compare(
+        self, service: ServiceState, revisions: Sequence[Revision], old: int, new: int | None
+    ) -> Comparison | None:
+        """Compare two versions; without `new`, one and the present spec. None if one is not kept. Raises PlaceError."""
+        kept = {each.number: each.data for each in revisions}
+        if self.client is None or old not in kept or (new is not None and new not in kept):
+            return None
+        if new is not None:
+            return compare(kept[old], kept[new])
+        with _translated():
+            return compare(kept[old], data_of(service.document, models_of(self.client, service.document)))
 
     def approve(self, service: ServiceState, digest: str) -> None:
         """Approve the pending change with this digest. Raises PlaceError when another one is pending now."""
@@ -117,6 +162,8 @@ def _optional() -> Iterator[None]:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except Forbidden as error:
+        raise NoAccess(error.message) from error
     except KubeError as error:
         raise NoAccess(str(error)) from error
 

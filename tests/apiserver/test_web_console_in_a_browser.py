@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from agent.contract import ProcessPlan
+from agent.server.store import ProcessRecord, Store
+from automation.local.folders import LocalFolders
 from automation.places.cluster import ClusterPlace
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -95,3 +99,36 @@ def test_every_page_works_in_a_browser(link: str, client: KubeClient, namespace:
 
     event_loop.run(visit())
     assert client.get(kinds.INFERENCE_SERVICES, namespace, "chat")["spec"]["replicas"] == 2
+
+
+def test_new_lines_of_a_log_appear_in_a_browser(tmp_path: Path) -> None:
+    needs.require("chromium")
+    folders = LocalFolders.of_user({"HOME": str(tmp_path)})
+    folders.make()
+    (folders.config / "chat.yaml").write_text(yaml.safe_dump_all([previews.model_cr(), previews.service_cr()]))
+    store = Store(folders.store)
+    store.open()
+    plan = ProcessPlan(host="local", service="chat", argv=("x",), service_name="chat")
+    store.write_record("default/chat", ProcessRecord(plan=plan))
+    log = store.log_file("default/chat")
+    log.write_text("the model is loaded\n")
+
+    async def visit(link: str) -> None:
+        async with browser(tmp_path) as page:
+            await page.go(link)
+            await page.until(f"{LOADED} && document.querySelector('main td a')")
+            await page.run("document.querySelector('main td a').click()")
+            await page.until(f"{LOADED} && document.querySelector('a[href*=\"/log?\"]')")
+            await page.run("document.querySelector('a[href*=\"/log?\"]').click()")
+            await page.until(f"{LOADED} && document.querySelector('.log')?.textContent === 'the model is loaded\\n'")
+            await looked_at(page)
+            with log.open("a") as file:
+                file.write("<b>a request</b>\n")
+            await page.until("document.querySelector('.log').textContent.endsWith('<b>a request</b>\\n')")
+            assert page.faults == []
+
+    try:
+        with console_process(None, home=tmp_path) as link:
+            event_loop.run(visit(link))
+    finally:
+        store.close()

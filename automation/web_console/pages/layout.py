@@ -14,8 +14,8 @@ NAVIGATION = {
 }
 
 
-def page(title: str, content: Html, *, place: str) -> Html:
-    """Return a whole page. The script loads its `main` again when the services change."""
+def page(title: str, content: Html, *, place: str, live: str = "services") -> Html:
+    """Return a whole page. The script loads its `main` again when what it follows (`live.TOPICS`) has changed."""
     links = [
         tag("a", text, href=path, aria_current="page" if text == title else None) for path, text in NAVIGATION.items()
     ]
@@ -26,7 +26,7 @@ def page(title: str, content: Html, *, place: str) -> Html:
         tag("nav", links, aria_label="Pages"),
         tag("span", place, class_="place"),
     )
-    main = tag("main", tag("h1", title), content, id="content", data_live=title != "Playground")
+    main = tag("main", tag("h1", title), content, id="content", data_live=live or None)
     return document(title, header, main)
 
 
