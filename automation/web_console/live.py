@@ -106,7 +106,7 @@ def _digest(reading: Reading, topic: str) -> str:
                 for each in reading.hosts()
             ]
         case _:
-            told = [_of_service(each) for each in reading.place.services(None)]
+            told = [_of_service(each) for each in reading.services()]
     return hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()
 
 

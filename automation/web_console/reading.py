@@ -1,7 +1,7 @@
 """What the pages show beyond `automation.places`: events, versions, logs, hosts and pending changes.
 
-All functions block; the application calls them in threads. A cluster that refuses or lacks a kind gives an empty list:
-the page of a service must not fail because its reader may not read Events.
+All functions block; the application calls them in threads. The page of a service does not fail because its reader may
+not read Events, revisions or pods. A page about one kind says which right its reader lacks.
 """
 
 from __future__ import annotations
@@ -54,6 +54,34 @@ class Reading:
     """File or URL of a catalog; empty for Herdsman's own."""
     store: Path | None = None
     """The directory of this machine's agent, for a place without a cluster."""
+    namespace: str | None = None
+    """The namespace whose services are shown; None for all."""
+    user: str = ""
+    """Who reads, where callers sign in; else empty."""
+
+    @property
+    def cluster(self) -> KubeClient:
+        """The client of a cluster."""
+        assert self.client is not None
+        return self.client
+
+    def services(self) -> list[ServiceState]:
+        """Return the services of the namespace, or of all. Raises PlaceError."""
+        return self.place.services(self.namespace)
+
+    def may_list_everywhere(self) -> bool:
+        """Return whether the caller may list the services of all namespaces; True where that is not known."""
+        kind = kinds.INFERENCE_SERVICES
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {"verb": "list", "group": kind.group, "resource": kind.plural}},
+        }
+        try:
+            told = self.cluster.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
+        except KubeError:
+            return True
+        return bool((told.get("status") or {}).get("allowed"))
 
     def details(self, service: ServiceState) -> Details:
         """Read what belongs to a service. Raises PlaceError."""
@@ -61,15 +89,16 @@ class Reading:
             return Details(replicas=self.replicas(service))
         client = self.client
         metadata = service.document["metadata"]
+        events: Sequence[Json] = ()
+        revisions: Sequence[Revision] = ()
+        replicas: Sequence[Replica] = ()
         with _translated():
             with _optional():
                 events = client.list(
                     kinds.EVENTS, service.namespace, field_selector=f"involvedObject.uid={metadata.get('uid', '')}"
                 )["items"]
-            revisions: Sequence[Revision] = ()
             with _optional():
                 revisions = revisions_of(client, service.document)
-            replicas: Sequence[Replica] = ()
             with _optional():
                 replicas = replicas_in_cluster(client, service.document)
         latest = sorted(events, key=_time_of, reverse=True)[:EVENTS_SHOWN]
@@ -123,8 +152,8 @@ class Reading:
     def models(self) -> list[Json]:
         """Return the Models of all namespaces; without a cluster those that services name. Raises PlaceError."""
         if self.client is not None:
-            return self._listed(kinds.MODELS)
-        names = sorted({(each.namespace, each.model) for each in self.place.services(None) if each.model})
+            return self._listed(kinds.MODELS, self.namespace)
+        names = sorted({(each.namespace, each.model) for each in self.services() if each.model})
         found = (self.place.document(kinds.MODELS.kind, name, namespace) for namespace, name in names)
         return [each for each in found if each is not None]
 
@@ -140,11 +169,11 @@ class Reading:
 
         return rooms_of_this_machine()
 
-    def _listed(self, kind: kinds.Kind) -> list[Json]:
+    def _listed(self, kind: kinds.Kind, namespace: str | None = None) -> list[Json]:
         if self.client is None:
             return []
-        with _translated(), _optional():
-            return list(self.client.list(kind, None)["items"])
+        with _translated(), contextlib.suppress(NotFound):
+            return list(self.client.list(kind, namespace)["items"])
         return []
 
 

@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from automation.places.place import NoSuchService, PlaceError, PlannedChange, Reached, ServiceState, State
 from automation.web_console.application import Console
+from automation.web_console.entry import LinkEntry
 from automation.web_console.reading import Reading
 from automation.web_console.sessions import Sessions
 from kubeapi.json_types import Json
@@ -98,7 +99,7 @@ def browse(
 
     async def run() -> None:
         sessions = Sessions()
-        server = TestServer(Console(Reading(place, store=store), sessions).application())
+        server = TestServer(Console(LinkEntry(Reading(place, store=store), sessions)).application())
         async with TestClient(server, cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
             if signed_in:
                 await client.get(f"/open?token={sessions.link_token}")

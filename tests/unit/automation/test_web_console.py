@@ -16,7 +16,7 @@ from automation.places.place import (
     Reached,
     State,
 )
-from automation.web_console.application import is_local
+from automation.web_console.entry import is_local
 from automation.web_console.html import Html, tag
 from automation.web_console.sessions import LIFE_S, Sessions
 from tests.support.console_pages import Client, MemoryPlace, browse, state, token_of
