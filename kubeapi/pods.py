@@ -66,6 +66,30 @@ def log_head(client: KubeClient, namespace: str, pod: str, container: str, *, li
     return client.text(PODS.path(namespace, pod, "log"), query=query, timeout_s=10.0)
 
 
+def log_lines(
+    client: KubeClient,
+    namespace: str,
+    pod: str,
+    container: str,
+    *,
+    tail: int | None = None,
+    since: str | None = None,
+    limit_bytes: int,
+) -> str:
+    """Return lines of a container's log, each with its time before it: the last ones, or those since an RFC 3339 time.
+
+    The kubelet counts `since` in whole seconds. Raises ApiError.
+    """
+    query = {
+        "container": container,
+        "timestamps": "true",
+        "tailLines": None if tail is None else str(tail),
+        "sinceTime": since,
+        "limitBytes": str(limit_bytes),
+    }
+    return client.text(PODS.path(namespace, pod, "log"), query=query, timeout_s=10.0)
+
+
 def read_log(
     client: KubeClient,
     namespace: str,

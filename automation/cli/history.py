@@ -8,18 +8,14 @@ from typing import Annotated
 
 import typer
 
-from automation.cache.owners import selector_of
-from automation.cache.service_index import models_of as named_models
 from automation.cli.output import OutputFormat, age_text, complain, print_json, print_table, say_yaml
 from automation.cli.place_options import Context
 from automation.cli.service_lookup import VERSIONED_HELP, find_versioned
-from automation.history.revision import Revision, data_of, read_all
+from automation.history.reading import models_of, revisions_of
+from automation.history.revision import Revision, data_of
 from components.rendered import fingerprint_of
-from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import KubeError, NotFound
-from kubeapi.json_types import Json
-from program.dialects.registry import INPUT_KINDS, LLMKUBE, dialect_of, key_of, referrer_of
+from kubeapi.errors import KubeError
 
 COLUMNS = ("REVISION", "AGE", "BY", "RESULT", "TOOK", "CHANGES", "CAUSE")
 
@@ -54,37 +50,6 @@ def history(
         )
     else:
         print_table(COLUMNS, [_row(each, current=each.digest == now) for each in found], phase_column=3)
-
-
-def revisions_of(client: KubeClient, service: Json) -> tuple[Revision, ...]:
-    """Read the revisions of a service, the newest first. Raises KubeError."""
-    metadata, key = service["metadata"], key_of(service)
-    selector = selector_of(key.dialect, (key.name,))
-    found = client.list(kinds.CONTROLLER_REVISIONS, metadata["namespace"], label_selector=selector)["items"]
-    return read_all(found, owner=metadata["uid"])
-
-
-def models_of(client: KubeClient, service: Json) -> list[Json]:
-    """Read the objects of `registry.INPUT_KINDS` that a service refers to and that exist. Raises KubeError."""
-    if referrer_of(service):
-        return []
-    if dialect_of(service) != LLMKUBE:
-        # Imported here, because it imports the dialects.
-        from automation.preview.requests import find_references
-
-        known = {(kind.group, kind.kind) for kind in INPUT_KINDS}
-        return [each for each in find_references(client, service) if _group_kind(each) in known]
-    models = []
-    for name in sorted(named_models(service)):
-        try:
-            models.append(client.get(kinds.MODELS, service["metadata"]["namespace"], name))
-        except NotFound:
-            continue
-    return models
-
-
-def _group_kind(obj: Json) -> tuple[str, str]:
-    return str(obj["apiVersion"]).rpartition("/")[0], str(obj["kind"])
 
 
 def _row(each: Revision, *, current: bool) -> tuple[str, ...]:

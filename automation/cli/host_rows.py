@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.server.joining.leftovers import ANNOTATION_INVITED, ANNOTATION_JOINED
 from automation.cli.output import condition_of, duration_text
+from automation.places.resource_use import state_of_host
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_MOVES
@@ -36,7 +37,7 @@ def host_row(host: Json, lease: Json | None, processes: Iterable[Json], *, now: 
     serving = sum(1 for process in placed if (process.get("status") or {}).get("ready"))
     return {
         "name": host["metadata"]["name"],
-        "state": state_of(host),
+        "state": state_of_host(host),
         "transport": spec.get("transport", "agent"),
         "address": status.get("address") or spec.get("address") or "",
         "system": "/".join(part for part in (status.get("os"), status.get("arch")) if part),
@@ -48,16 +49,6 @@ def host_row(host: Json, lease: Json | None, processes: Iterable[Json], *, now: 
         "version": str(status.get("agentVersion") or ""),
         "message": "" if ready.get("status") == "True" else _message(ready, lease),
     }
-
-
-def state_of(host: Json) -> str:
-    """Return in one word whether a host works, and whether it accepts services."""
-    spec, status = host.get("spec") or {}, host.get("status") or {}
-    ready = condition_of(status, "Ready").get("status")
-    word = {"True": "Ready", "False": "NotReady"}.get(str(ready), "Unknown")
-    if spec.get("drain"):
-        return f"{word},Draining"
-    return f"{word},Unschedulable" if spec.get("unschedulable") else word
 
 
 def heartbeat_text(lease: Json | None, *, now: datetime) -> str:

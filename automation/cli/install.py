@@ -199,6 +199,20 @@ def install(
     gateway_ca_configmap: Annotated[
         str | None, typer.Option(help="ConfigMap with the `ca.crt` that --gateway-parent trusts.")
     ] = None,
+    console: Annotated[
+        bool,
+        typer.Option("--console", help="Also install the web console, for everybody with a token of the cluster."),
+    ] = False,
+    console_tls_secret: Annotated[
+        str | None, typer.Option(help="Secret with the console's certificate; by default herdsman-console-tls.")
+    ] = None,
+    console_service_type: Annotated[
+        str | None, typer.Option(help="Type of the console's Service: ClusterIP, NodePort or LoadBalancer.")
+    ] = None,
+    console_host: Annotated[str | None, typer.Option(help="Name of the console in DNS.")] = None,
+    console_ingress_class: Annotated[
+        str | None, typer.Option(help="Class of an Ingress for the console. The default is no Ingress.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of `herdsman run`, as NAME=VALUE.")
     ] = None,
@@ -246,6 +260,11 @@ def install(
             "gateway_parent": gateway_parent,
             "gateway_parent_namespace": gateway_parent_namespace,
             "gateway_ca_configmap": gateway_ca_configmap,
+            "console": console,
+            "console_tls_secret": console_tls_secret,
+            "console_service_type": console_service_type,
+            "console_host": console_host,
+            "console_ingress_class": console_ingress_class,
             "settings": _pairs(settings or ()),
         }
     )

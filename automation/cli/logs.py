@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-from automation.cache.owners import selector_of, service_of
+from automation.cache.owners import service_of
 from automation.cli.agent_options import default_store
-from automation.cli.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
 from automation.cli.output import complain
 from automation.cli.place_options import Context
 from automation.cli.service_lookup import NAME_HELP, split_or_end
 from automation.console.terminal_text import LogText
-from automation.places.service_view import is_replica
+from automation.places.log_sources import LogSource, NoLog, agent_log, local_log, log_on_host
+from automation.places.replica_logs import engine_container, pods_of
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -29,8 +29,6 @@ from program.desired.keys import ServiceKey
 from program.dialects.registry import KINDS, LLMKUBE, qualified
 
 POLL_S = 1.0
-ENGINES = ("main", "model-runner")
-"""Names of the containers in which KServe and llmaz run the engine. Other containers can precede them."""
 
 
 def logs(
@@ -119,17 +117,7 @@ def _where(
         for each in _listed(client, kinds.HOST_PROCESSES, namespace)
         if is_meant(service_of(each)) and (each["spec"].get("replica") or 0) == replica
     ]
-    pods = [
-        pod
-        for each in ([dialect] if dialect else KINDS)
-        for pod in client.list(kinds.PODS, namespace, label_selector=selector_of(each, (name,)))["items"]
-        if is_replica(pod)
-    ]
-    if not pods and not processes and dialect != "kserve":
-        # llmaz's pods have no label of Herdsman.
-        selector = f"leaderworkerset.sigs.k8s.io/name={name}"
-        pods = client.list(kinds.PODS, namespace, label_selector=selector)["items"]
-    found = processes or sorted(pods, key=lambda pod: (pod["metadata"]["namespace"], pod["metadata"]["name"]))
+    found = processes or pods_of(client, namespace, [dialect] if dialect else KINDS, name)
     meant = sorted({key.dialect for each in found if (key := service_of(each)) is not None})
     if len(meant) > 1:
         raise NoLog(f"`{name}` means several services", f"write {' or '.join(qualified(each, name) for each in meant)}")
@@ -160,8 +148,7 @@ def _listed(client: KubeClient, kind: kinds.Kind, namespace: str | None, *, name
 def _of_pod(
     client: KubeClient, pod: Json, container: str | None, *, tail: int | None, previous: bool, follow: bool
 ) -> Iterator[str]:
-    named = [str(each["name"]) for each in pod["spec"]["containers"]]
-    chosen = container or next((each for each in named if each in ENGINES), named[0])
+    chosen = container or engine_container(pod)
     metadata = pod["metadata"]
     pieces = read_log(
         client, metadata["namespace"], metadata["name"], chosen, tail=tail, previous=previous, follow=follow

@@ -55,7 +55,7 @@ EVERYDAY = {
     ),
     "pull": "Download a model into the cache of its namespace, so that a service starts without a wait.",
     "queue": "List the services that wait for a GPU, memory, a host or an approval, in the order of the queue.",
-    "console": "Serve the web console on 127.0.0.1: services, queue, hosts, models, catalog and a chat.",
+    "console": "Serve the web console on 127.0.0.1: services, logs, queue, hosts, models, catalog and a chat.",
     "delete": "Delete services, and their Models where no other service uses them.",
 }
 """The commands of the first panel of the help, for a cluster and for this machine alike."""

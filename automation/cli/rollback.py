@@ -14,10 +14,10 @@ import typer
 
 from automation.cache.service_index import models_of as named_models
 from automation.cli.dry_run import DryRun, OlderPreview
-from automation.cli.history import models_of, revisions_of
 from automation.cli.output import OutputFormat, complain, print_json, say, say_painted
 from automation.cli.place_options import Context
 from automation.cli.service_lookup import VERSIONED_HELP, find_versioned
+from automation.history.reading import models_of, revisions_of
 from automation.history.revision import (
     NothingToRestore,
     Revision,

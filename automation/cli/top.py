@@ -1,6 +1,6 @@
 """`herdsman top`: resource use of hosts and services, live on a terminal, or once.
 
-Reads Hosts, HostProcesses and the services of all dialects; `top_rows` computes the rows.
+Reads Hosts, HostProcesses and the services of all dialects; `resource_use` computes the rows, `top_rows` sorts them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from automation.cli import top_rows
 from automation.cli.output import OutputFormat, complain, phase_style, print_json, size_text, styled
 from automation.cli.place_options import Context
 from automation.cli.service_lookup import list_services
-from automation.cli.top_rows import HostUse, Order, ServiceUse, bar, rate_text, slots_text
+from automation.cli.top_rows import Order, bar, rate_text, slots_text
+from automation.places import resource_use
+from automation.places.resource_use import HostUse, ServiceUse
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
@@ -110,8 +112,8 @@ def read_view(client: KubeClient, what: What | None, namespace: str | None) -> V
     processes = _listed(client, kinds.HOST_PROCESSES, None if what is not What.SERVICES else namespace)
     services = _services(client, namespace) if what is not What.HOSTS else []
     return View(
-        hosts=top_rows.host_uses(hosts, processes) if what is not What.SERVICES else None,
-        services=top_rows.service_uses(services, processes, hosts) if what is not What.HOSTS else None,
+        hosts=resource_use.host_uses(hosts, processes) if what is not What.SERVICES else None,
+        services=resource_use.service_uses(services, processes, hosts) if what is not What.HOSTS else None,
     )
 
 

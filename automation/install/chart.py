@@ -70,6 +70,9 @@ LANGUAGE = Language(
         "gateway_parent_elsewhere": _is("gateway_parent_namespace"),
         "gateway_own_ca": _is("gateway_ca_configmap"),
         "gateway_public_ca": f"not {_is('gateway_ca_configmap')}",
+        "console": _is("console"),
+        "console_named": _is("console_host"),
+        "console_ingress": f"and {_is('console')} {_is('console_ingress_class')}",
         "elsewhere": f'ne .Release.Namespace "{SYSTEM_NAMESPACE}"',
     },
 )
@@ -151,6 +154,7 @@ def _schema() -> Json:
             {"if": given("state", "state_secret"), "then": given("passphrase_secret")},
             {"not": {"allOf": [given("state"), given("state_secret")]}},
             {"if": given("gateway_ingress_class", "gateway_parent"), "then": given("gateway_host")},
+            {"if": given("console_ingress_class"), "then": given("console_host")},
         ],
     }
 

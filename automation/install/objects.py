@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from automation.install import gateway, identities, operator, permissions
+from automation.install import console, gateway, identities, operator, permissions
 from automation.install.blanks import Remark, Value, When, as_yaml, comment, filled
 from automation.install.naming import NAME, PART_OF, metadata
 from automation.install.options import InstallOptions
@@ -61,6 +61,9 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "gateway_parent_elsewhere": lambda o: bool(o.gateway_parent_namespace),
     "gateway_own_ca": lambda o: bool(o.gateway_ca_configmap),
     "gateway_public_ca": lambda o: not o.gateway_ca_configmap,
+    "console": lambda o: o.console,
+    "console_named": lambda o: bool(o.console_host),
+    "console_ingress": lambda o: o.console and bool(o.console_ingress_class),
 }
 """The conditions in the trees, as functions of the options."""
 
@@ -124,6 +127,7 @@ def parts() -> list[Part]:
         Part("operator", operator.budget(), condition="several"),
         *_external_metrics(),
         *_gateway(),
+        *_console(),
         Part("operator", operator.deployment()),
     ]
 
@@ -293,6 +297,17 @@ def _gateway() -> list[Part]:
         (gateway.deployment(), "", "gateway"),
     ]
     return [Part("operator", tree, why, condition) for tree, why, condition in found]
+
+
+def _console() -> list[Part]:
+    why = "It has no role, and its token is not mounted: the console uses the tokens of its callers."
+    return [
+        Part("operator", console.account(), why, "console"),
+        Part("operator", console.service(), condition="console"),
+        Part("operator", console.network_policy(), "Allows only requests of browsers, and probes.", "console"),
+        Part("operator", console.ingress(), condition="console_ingress"),
+        Part("operator", console.deployment(), condition="console"),
+    ]
 
 
 def _loop_roles() -> list[Part]:

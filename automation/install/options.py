@@ -128,6 +128,16 @@ class InstallOptions(BaseModel):
     gateway_ca_configmap: str = ""
     """ConfigMap whose key `ca.crt` the Gateway trusts when it connects to the gateway. Empty: it trusts the public
     authorities."""
+    console: bool = False
+    """Install the web console for everybody with a token of the cluster. It has no rights of its own."""
+    console_tls_secret: str = "herdsman-console-tls"  # noqa: S105 - the name of an object
+    """Secret of type `kubernetes.io/tls` with the console's certificate, as cert-manager makes it."""
+    console_service_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    """Type of the console's Service."""
+    console_host: str = ""
+    """Name of the console in DNS. With it, requests for other names are refused. The certificate must have it."""
+    console_ingress_class: str = ""
+    """Class of an Ingress for the console, which needs `console_host`. Empty: no Ingress."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Other settings of `herdsman run`, by name."""
 
@@ -145,6 +155,9 @@ class InstallOptions(BaseModel):
         "gateway_parent",
         "gateway_parent_namespace",
         "gateway_ca_configmap",
+        "console_tls_secret",
+        "console_host",
+        "console_ingress_class",
     )
     @classmethod
     def _is_a_name(cls, value: str) -> str:
@@ -152,7 +165,7 @@ class InstallOptions(BaseModel):
             raise ValueError(f"`{value[:64]}` is not a valid name of a Kubernetes object")
         return value
 
-    @field_validator("namespace", "gateway_tls_secret")
+    @field_validator("namespace", "gateway_tls_secret", "console_tls_secret")
     @classmethod
     def _is_given(cls, value: str) -> str:
         if not value:
@@ -211,6 +224,8 @@ class InstallOptions(BaseModel):
             raise ValueError(
                 "gateway_host: an Ingress or HTTPRoute of the gateway needs the name of the gateway in DNS"
             )
+        if self.console_ingress_class and not self.console_host:
+            raise ValueError("console_host: an Ingress of the console needs the name of the console in DNS")
         if 0 < self.gateway_max_replicas < self.gateway_replicas:
             raise ValueError("gateway_max_replicas: the largest number of gateways is below gateway_replicas")
         return self

@@ -42,7 +42,7 @@ def state_of(cr: Json, *, process: Json | None = None, model: Json | None = None
         runs_on=runs_on(cr, process),
         endpoint=view.endpoint,
         is_current=observed_generation(cr) == metadata.get("generation"),
-        download=_download(model),
+        download=download_of(model),
         document=cr,
     )
 
@@ -80,7 +80,7 @@ def _state(cr: Json, view: ServiceView) -> State:
     return State.WAITING if view.reason in _WAITING else State.STARTING
 
 
-def _download(model: Json | None) -> Download | None:
+def download_of(model: Json | None) -> Download | None:
     """Return the download that a Model's status reports. Numbers of another form are left out."""
     told = ((model or {}).get("status") or {}).get("download") or {}
     with contextlib.suppress(TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""What the pages show beyond `automation.places`: events, versions, hosts and pending changes of a cluster.
+"""What the pages show beyond `automation.places`: events, versions, logs, hosts and pending changes.
 
-All functions block; the application calls them in threads. A cluster that refuses or lacks a kind gives an empty list:
-the page of a service must not fail because its reader may not read Events.
+All functions block; the application calls them in threads. The page of a service does not fail because its reader may
+not read Events, revisions or pods. A page about one kind says which right its reader lacks.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from automation.approval.writing import write_approval
 from automation.catalog.fitting import Room
-from automation.cli.history import revisions_of
-from automation.cli.top_rows import HostUse, host_uses
-from automation.history.revision import Revision
+from automation.history.comparing import Comparison, compare
+from automation.history.reading import models_of, revisions_of
+from automation.history.revision import Revision, data_of
 from automation.places.cluster import ClusterPlace
 from automation.places.place import NoAccess, Place, PlaceError, ServiceState
+from automation.places.replica_logs import LogTail, Replica, local_tail, replicas_in_cluster, tail_in_cluster
+from automation.places.resource_use import HostUse, host_uses
 from automation.places.service_view import pending_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -25,6 +28,8 @@ from kubeapi.errors import Conflict, Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
 
 EVENTS_SHOWN = 15
+LOG_LINES = 300
+"""The lines of a log that its page shows at first."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Details:
     events: Sequence[Json] = ()
     """The latest first."""
     revisions: Sequence[Revision] = ()
+    replicas: Sequence[Replica] = ()
     pending: Json | None = None
     """The change that waits for an approval, as the status has it."""
 
@@ -46,23 +52,91 @@ class Reading:
     client: KubeClient | None = None
     models_of_catalog: str = ""
     """File or URL of a catalog; empty for Herdsman's own."""
+    store: Path | None = None
+    """The directory of this machine's agent, for a place without a cluster."""
+    namespace: str | None = None
+    """The namespace whose services are shown; None for all."""
+    user: str = ""
+    """Who reads, where callers sign in; else empty."""
+
+    @property
+    def cluster(self) -> KubeClient:
+        """The client of a cluster."""
+        assert self.client is not None
+        return self.client
+
+    def services(self) -> list[ServiceState]:
+        """Return the services of the namespace, or of all. Raises PlaceError."""
+        return self.place.services(self.namespace)
+
+    def may_list_everywhere(self) -> bool:
+        """Return whether the caller may list the services of all namespaces; True where that is not known."""
+        kind = kinds.INFERENCE_SERVICES
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {"verb": "list", "group": kind.group, "resource": kind.plural}},
+        }
+        try:
+            told = self.cluster.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
+        except KubeError:
+            return True
+        return bool((told.get("status") or {}).get("allowed"))
 
     def details(self, service: ServiceState) -> Details:
         """Read what belongs to a service. Raises PlaceError."""
         if self.client is None:
-            return Details()
+            return Details(replicas=self.replicas(service))
         client = self.client
         metadata = service.document["metadata"]
+        events: Sequence[Json] = ()
+        revisions: Sequence[Revision] = ()
+        replicas: Sequence[Replica] = ()
         with _translated():
             with _optional():
                 events = client.list(
                     kinds.EVENTS, service.namespace, field_selector=f"involvedObject.uid={metadata.get('uid', '')}"
                 )["items"]
-            revisions: Sequence[Revision] = ()
             with _optional():
                 revisions = revisions_of(client, service.document)
+            with _optional():
+                replicas = replicas_in_cluster(client, service.document)
         latest = sorted(events, key=_time_of, reverse=True)[:EVENTS_SHOWN]
-        return Details(latest, revisions, pending_of(service.document))
+        return Details(latest, revisions, replicas, pending_of(service.document))
+
+    def replicas(self, service: ServiceState) -> list[Replica]:
+        """Return the replicas of a service. Raises PlaceError."""
+        if self.client is None:
+            return [Replica(service.name, "this machine")] if self.store is not None else []
+        with _translated():
+            return replicas_in_cluster(self.client, service.document)
+
+    def tail(self, service: ServiceState, replica: Replica) -> LogTail:
+        """Return the end of the log of a replica of `replicas`. Raises NoLog and PlaceError."""
+        if self.client is None:
+            assert self.store is not None
+            return local_tail(self.store, namespace=service.namespace, name=service.name, lines=LOG_LINES)
+        with _translated():
+            return tail_in_cluster(self.client, replica, lines=LOG_LINES)
+
+    def revisions(self, service: ServiceState) -> tuple[Revision, ...]:
+        """Return the applied versions of a service, the newest first. Raises PlaceError."""
+        if self.client is None:
+            return ()
+        with _translated():
+            return revisions_of(self.client, service.document)
+
+    def compare(
+        self, service: ServiceState, revisions: Sequence[Revision], old: int, new: int | None
+    ) -> Comparison | None:
+        """Compare two versions; without `new`, one and the present spec. None if one is not kept. Raises PlaceError."""
+        kept = {each.number: each.data for each in revisions}
+        if self.client is None or old not in kept or (new is not None and new not in kept):
+            return None
+        if new is not None:
+            return compare(kept[old], kept[new])
+        with _translated():
+            return compare(kept[old], data_of(service.document, models_of(self.client, service.document)))
 
     def approve(self, service: ServiceState, digest: str) -> None:
         """Approve the pending change with this digest. Raises PlaceError when another one is pending now."""
@@ -78,8 +152,8 @@ class Reading:
     def models(self) -> list[Json]:
         """Return the Models of all namespaces; without a cluster those that services name. Raises PlaceError."""
         if self.client is not None:
-            return self._listed(kinds.MODELS)
-        names = sorted({(each.namespace, each.model) for each in self.place.services(None) if each.model})
+            return self._listed(kinds.MODELS, self.namespace)
+        names = sorted({(each.namespace, each.model) for each in self.services() if each.model})
         found = (self.place.document(kinds.MODELS.kind, name, namespace) for namespace, name in names)
         return [each for each in found if each is not None]
 
@@ -95,11 +169,11 @@ class Reading:
 
         return rooms_of_this_machine()
 
-    def _listed(self, kind: kinds.Kind) -> list[Json]:
+    def _listed(self, kind: kinds.Kind, namespace: str | None = None) -> list[Json]:
         if self.client is None:
             return []
-        with _translated(), _optional():
-            return list(self.client.list(kind, None)["items"])
+        with _translated(), contextlib.suppress(NotFound):
+            return list(self.client.list(kind, namespace)["items"])
         return []
 
 
@@ -117,6 +191,8 @@ def _optional() -> Iterator[None]:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except Forbidden as error:
+        raise NoAccess(error.message) from error
     except KubeError as error:
         raise NoAccess(str(error)) from error
 

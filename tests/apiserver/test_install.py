@@ -41,6 +41,7 @@ GATEWAYS = (
     ACCOUNTS,
 )
 """The kinds of the gateway's objects, without Gateway API."""
+CONSOLES = (kinds.DEPLOYMENTS, kinds.SERVICES, kinds.NETWORK_POLICIES, kinds.INGRESSES, ACCOUNTS)
 REMOTE = ("--replicas=2", "--state=s3://bucket", "--passphrase-secret=phrase")
 
 
@@ -215,6 +216,7 @@ def test_a_cluster_is_installed_into_changed_and_left(
 def test_the_gateway_comes_and_goes_and_the_keys_of_its_clients_stay(site: Site) -> None:
     """The real API server accepts each object of the gateway, those of Gateway API by their own CRDs."""
     options = ("--gateway", "--gateway-host=llm.example.org", "--gateway-ingress-class=nginx")
+    console = ("--console", "--console-host=console.example.org", "--console-ingress-class=nginx")
     routed = ("--gateway-parent=public", "--gateway-parent-namespace=gateways", "--gateway-max-replicas=4")
     with peer_crds.installed(site.client, (kinds.HTTP_ROUTES, peer_crds.BACKEND_TLS_POLICIES)):
         site.rows("install", *options, *routed, "--gateway-ca-configmap=authority")
@@ -222,7 +224,9 @@ def test_the_gateway_comes_and_goes_and_the_keys_of_its_clients_stay(site: Site)
             assert site.find(kind, "herdsman-gateway") is not None, kind
         assert site.run("install", "--dry-run", *options, *routed, "--gateway-ca-configmap=authority")[0] == 0
         # Another end of the gateway's TLS, and a fixed number of replicas.
-        site.rows("install", *options)
+        site.rows("install", *options, *console)
+        for kind in CONSOLES:
+            assert site.find(kind, "herdsman-console") is not None, kind
         assert site.find(kinds.HTTP_ROUTES, "herdsman-gateway") is None
         assert site.find(kinds.AUTOSCALERS, "herdsman-gateway") is None
         deployment = site.find(kinds.DEPLOYMENTS, "herdsman-gateway")
@@ -233,6 +237,8 @@ def test_the_gateway_comes_and_goes_and_the_keys_of_its_clients_stay(site: Site)
     site.rows("install")
     for kind in GATEWAYS:
         assert site.find(kind, "herdsman-gateway") is None, kind
+    for kind in CONSOLES:
+        assert site.find(kind, "herdsman-console") is None, kind
     assert site.find(kinds.SECRETS, "key", "herdsman-keys") is not None
 
 

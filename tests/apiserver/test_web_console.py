@@ -7,16 +7,21 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from datetime import timedelta
 from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
 
+from automation.history.revision import Outcome, data_of, manifest
 from automation.places.cluster import ClusterPlace
+from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support import controlplane, previews
 from tests.support.console_process import console_process
+
+ENGINE = {"name": "llama-server", "image": "example.com/engine"}
 
 
 @pytest.fixture
@@ -39,6 +44,9 @@ def test_a_service_is_shown_scaled_and_approved(link: str, client: KubeClient, n
     client.patch(
         kinds.INFERENCE_SERVICES, namespace, "chat", {"status": {"pendingChange": pending}}, subresource="status"
     )
+    data = data_of(made, [client.get(kinds.MODELS, namespace, "base")])
+    outcome = Outcome("", "", timedelta(seconds=1))
+    client.create(kinds.CONTROLLER_REVISIONS, namespace, manifest(made, 1, data, outcome))
     event = {
         "metadata": {"name": "chat.1"},
         "involvedObject": {
@@ -74,5 +82,13 @@ def test_a_service_is_shown_scaled_and_approved(link: str, client: KubeClient, n
     now = client.get(kinds.INFERENCE_SERVICES, namespace, "chat")
     assert now["metadata"]["annotations"]["herdsman.dev/approved"] == "abc123"
     assert now["spec"]["replicas"] == 3
+    compared = browser.open(f"{page}/versions").read().decode()
+    assert "replicas 1 -&gt; 3</li>" in compared
+    assert "<ins>+  replicas: 3\n</ins>" in compared
+    assert "has no replica now" in browser.open(f"{page}/log").read().decode()
+    pod = {"metadata": {"name": "chat-0", "labels": {naming.LABEL_SERVICE: "chat"}}, "spec": {"containers": [ENGINE]}}
+    client.create(kinds.PODS, namespace, pod)
+    shown = browser.open(f"{page}/log?replica=chat-0").read().decode()
+    assert "chat-0 (pod)" in shown and "The log has no lines yet." in shown, shown
     for other in ("/hosts", "/models", "/catalog", "/queue", "/playground"):
         assert browser.open(f"{base}{other}").status == 200

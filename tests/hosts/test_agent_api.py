@@ -25,7 +25,7 @@ from agent.server.api.tls import Certificate, OwnCertificate, TlsFailed, fingerp
 from agent.server.host_facts import NoAddress, own_address
 from agent.server.store import Store
 from agent.token_proof import SCHEME, proof
-from automation.cli.log_sources import NoLog, log_on_host
+from automation.places.log_sources import NoLog, log_on_host
 from tests.support.agents import agent, llama_plan, until
 
 

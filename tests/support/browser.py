@@ -22,7 +22,7 @@ import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _START_S = 60.0
-_WAIT_S = 30.0
+_WAIT_S = 60.0
 
 
 def chromium() -> str | None:

@@ -3,24 +3,62 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from kubeapi.client import KubeClient
+from tests.support.certificates import own_certificate
+
 
 @contextlib.contextmanager
-def console_process(kubeconfig: Path) -> Iterator[str]:
-    """Run a console while the block lasts; yields its link, which works once."""
-    argv = [sys.executable, "-m", "automation.cli", "console", "--port", "0", "--kubeconfig", str(kubeconfig)]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+def console_process(kubeconfig: Path | None, *, home: Path | None = None) -> Iterator[str]:
+    """Run a console while the block lasts; yields its link, which works once.
+
+    Without a kubeconfig it is the console of local mode, whose folders are below `home`.
+    """
+    argv = [sys.executable, "-m", "automation.cli", "console", "--port", "0"]
+    environment = dict(os.environ)
+    if kubeconfig is not None:
+        argv += ["--kubeconfig", str(kubeconfig)]
+    else:
+        own = ("KUBECONFIG", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME")
+        environment = {name: value for name, value in environment.items() if name not in own} | {"HOME": str(home)}
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
         found = re.search(r"http://\S+", process.stdout.readline())
         assert found is not None
         yield found[0]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+@contextlib.contextmanager
+def shared_console_process(kubeconfig: Path, directory: Path) -> Iterator[tuple[str, ssl.SSLContext]]:
+    """Run a console for everybody with a token of a cluster; yields its address and the TLS context for clients.
+
+    It gets the server and the authority of the kubeconfig, and nothing of its user.
+    """
+    access = KubeClient.from_kubeconfig(str(kubeconfig)).access
+    (directory / "api-ca.crt").write_text(access.authority() or "")
+    pem = own_certificate(directory)
+    argv = [sys.executable, "-m", "automation.cli", "console", "--listen", "127.0.0.1:0"]
+    argv += [f"--tls-cert={pem}", f"--tls-key={pem}", f"--api-server={access.server}"]
+    argv += [f"--api-ca={directory / 'api-ca.crt'}"]
+    environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | {"HOME": str(directory)}
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"https://\S+", process.stdout.readline())
+        assert found is not None
+        yield found[0], ssl.create_default_context(cafile=str(directory / "ca.crt"))
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

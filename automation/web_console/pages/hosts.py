@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from automation.cli.top_rows import HostUse
+from automation.places.resource_use import HostUse
 from automation.web_console.html import Child, Html, table, tag
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from automation.web_console.html import Html, tag
 
 NAVIGATION = {
@@ -14,20 +16,52 @@ NAVIGATION = {
 }
 
 
-def page(title: str, content: Html, *, place: str) -> Html:
-    """Return a whole page. The script loads its `main` again when the services change."""
+@dataclass(frozen=True)
+class Frame:
+    """What the header shows."""
+
+    place: str
+    user: str = ""
+    """Who has signed in; empty where nobody signs in."""
+    namespace: str = ""
+    """The namespace whose services are shown; empty for all."""
+    token: str = ""
+    """The token of the session's forms."""
+
+
+def page(title: str, content: Html, frame: Frame, *, live: str = "services") -> Html:
+    """Return a whole page. The script loads its `main` again when what it follows (`live.TOPICS`) has changed."""
+    main = tag("main", tag("h1", title), content, id="content", data_live=live or None)
+    return document(title, _header(title, frame), main)
+
+
+def _header(title: str, frame: Frame) -> Html:
     links = [
         tag("a", text, href=path, aria_current="page" if text == title else None) for path, text in NAVIGATION.items()
     ]
-    header = tag(
+    return tag(
         "header",
         tag("a", "Skip to the content", href="#content", class_="skip"),
         tag("strong", "Herdsman"),
         tag("nav", links, aria_label="Pages"),
-        tag("span", place, class_="place"),
+        tag("span", frame.place, class_="place"),
+        _signed_in(frame) if frame.user else None,
     )
-    main = tag("main", tag("h1", title), content, id="content", data_live=title != "Playground")
-    return document(title, header, main)
+
+
+def _signed_in(frame: Frame) -> Html:
+    token = tag("input", type="hidden", name="token", value=frame.token)
+    namespace = tag(
+        "form",
+        token,
+        tag("label", "Namespace", for_="namespace"),
+        tag("input", id="namespace", name="namespace", value=frame.namespace, placeholder="all", size=12),
+        tag("button", "Show"),
+        method="post",
+        action="/namespace",
+    )
+    leaving = tag("form", token, tag("button", "Sign out"), method="post", action="/logout")
+    return tag("div", namespace, tag("span", frame.user, class_="user"), leaving, class_="signed-in")
 
 
 def document(title: str, *body: Html) -> Html:
@@ -44,14 +78,15 @@ def document(title: str, *body: Html) -> Html:
     return Html(f"<!doctype html>{tag('html', head, tag('body', *body), lang='en')}")
 
 
-def error(title: str, text: str) -> Html:
+def error(title: str, text: str, frame: Frame) -> Html:
     """Return the page of a failed request."""
     back = tag("p", tag("a", "Back to the services", href="/"))
-    return document(title, tag("main", tag("h1", title), tag("p", text, role="alert"), back, id="content"))
+    main = tag("main", tag("h1", title), tag("p", text, role="alert"), back, id="content")
+    return document(title, _header(title, frame), main)
 
 
-def sign_in() -> Html:
-    """Return the page for a browser without a session."""
+def open_by_link() -> Html:
+    """Return the page for a browser that has not opened the link of the command."""
     return document(
         "Sign in",
         tag(

@@ -26,7 +26,8 @@ def page(service: ServiceState, details: Details, *, token: str) -> Html:
             _pending(service, details.pending, token) if details.pending else None,
             tag("section", tag("h2", "Actions"), _actions(service, token)),
             tag("section", tag("h2", "Conditions"), _conditions(service)),
-            tag("section", tag("h2", "Versions"), _versions(details)) if details.revisions else None,
+            tag("section", tag("h2", "Logs"), _logs(service, details)) if details.replicas else None,
+            tag("section", tag("h2", "Versions"), _versions(service, details)) if details.revisions else None,
             tag("section", tag("h2", "Events"), _events(details)) if details.events else None,
             tag("details", tag("summary", "The object as YAML"), tag("pre", as_text(service.document))),
         ]
@@ -43,7 +44,6 @@ def _summary(service: ServiceState) -> Html:
             ("Context", f"{service.context_size:,} tokens" if service.context_size else ""),
             ("Runs on", service.runs_on),
             ("Endpoint", tag("code", service.endpoint) if service.endpoint else ""),
-            ("Log", tag("code", f"herdsman logs {service.name} -n {service.namespace}")),
         ]
     )
 
@@ -103,12 +103,23 @@ def _conditions(service: ServiceState) -> Html:
     return table(("Condition", "Status", "Reason", "Message"), rows, empty="The status has no condition yet.")
 
 
-def _versions(details: Details) -> Html:
+def _logs(service: ServiceState, details: Details) -> Html:
+    path = path_of(service, "log")
+    mark = "&" if "?" in path else "?"
+    links = [
+        tag("li", tag("a", each.name, href=f"{path}{mark}replica={quote(each.name, safe='')}"), f" {each.where}")
+        for each in details.replicas
+    ]
+    return tag("ul", links)
+
+
+def _versions(service: ServiceState, details: Details) -> Html:
     rows: list[list[Child]] = [
         [str(each.number), each.recorded_at, each.changed_by, each.result, each.cause, tag("pre", each.changes)]
         for each in details.revisions
     ]
-    return table(("Version", "Applied", "By", "Result", "Cause", "Changes"), rows, empty="")
+    compared = tag("p", tag("a", "Compare versions", href=path_of(service, "versions")))
+    return join([table(("Version", "Applied", "By", "Result", "Cause", "Changes"), rows, empty=""), compared])
 
 
 def _events(details: Details) -> Html:

@@ -1,9 +1,9 @@
-// Loads the page's content again when the services change, and runs the chat. All other pages work without it.
+// Loads a page's content again when it changes, appends new lines of logs, and runs the chat. The rest works without it.
 "use strict";
 
 const main = document.querySelector("main[data-live]");
 if (main) {
-  const events = new EventSource("/events");
+  const events = new EventSource(`/events?of=${main.dataset.live}`);
   events.addEventListener("changed", async () => {
     // Not while somebody types or reads an opened part.
     if (main.contains(document.activeElement) || main.querySelector("details[open]")) return;
@@ -12,6 +12,25 @@ if (main) {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.querySelector("main");
     if (fresh) main.replaceChildren(...fresh.childNodes);
+  });
+}
+
+const log = document.querySelector("pre[data-follow]");
+if (log) {
+  const LONGEST = 400000;
+  const events = new EventSource(log.dataset.follow), said = document.getElementById("log-state");
+  const show = (text) => {
+    const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+    log.textContent = text.length > LONGEST ? text.slice(text.indexOf("\n", text.length - LONGEST) + 1) : text;
+    if (atEnd) log.scrollTop = log.scrollHeight;
+  };
+  log.scrollTop = log.scrollHeight;
+  events.addEventListener("open", () => { said.textContent = "New lines appear here."; });
+  events.addEventListener("whole", ({ data }) => show(JSON.parse(data).text));
+  events.addEventListener("lines", ({ data }) => show(log.textContent + JSON.parse(data).text));
+  events.addEventListener("ended", ({ data }) => { events.close(); said.textContent = JSON.parse(data).text; });
+  events.addEventListener("error", () => {
+    if (events.readyState === EventSource.CLOSED) said.textContent = "The log is not followed any more: read it again.";
   });
 }
 

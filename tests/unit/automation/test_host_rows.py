@@ -9,6 +9,7 @@ import pytest
 
 from automation.cli import host_rows as rows
 from automation.cli.host_doctor import judge
+from automation.places.resource_use import state_of_host
 from kubeapi.json_types import Json
 
 NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
@@ -62,7 +63,7 @@ def test_a_host_of_which_nothing_is_known_is_shown_all_the_same() -> None:
     [({"drain": True}, "Ready,Draining"), ({"unschedulable": True}, "Ready,Unschedulable"), ({}, "Ready")],
 )
 def test_the_state_says_whether_a_host_takes_services(spec: Json, word: str) -> None:
-    assert rows.state_of({**host(), "spec": spec}) == word
+    assert state_of_host({**host(), "spec": spec}) == word
 
 
 def test_pinned_services_and_those_that_say_so_stay_on_a_drained_host() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from agent.contract import ProcessPlan
 from agent.server.store import ProcessRecord, Store
-from automation.cli.log_sources import TOKEN_FILE_VARIABLE, NoLog, local_log, log_on_host
 from automation.cli.main import invoke
+from automation.places.log_sources import TOKEN_FILE_VARIABLE, NoLog, local_log, log_on_host
 from components import naming
 from kubeapi.json_types import Json
 from tests.support.pod_proxy import PodProxy, Say, api_status

@@ -20,8 +20,8 @@ from automation.cli import output
 from automation.cli.describe import print_description
 from automation.cli.output import complain, print_json, print_table, say, say_yaml, styled
 from automation.cli.top import View, draw
-from automation.cli.top_rows import HostUse, ServiceUse
 from automation.console.terminal_text import LogText, cleaned, is_clean, json_text, lines, one_line
+from automation.places.resource_use import HostUse, ServiceUse
 from automation.preview.changes import ObjectChange, Preview, ServicePreview
 from automation.preview.report import as_terminal_text
 from program.desired.keys import ServiceKey

@@ -10,17 +10,8 @@ from rich.console import Console
 
 from automation.cli.output import size_text
 from automation.cli.top import View, as_json, draw
-from automation.cli.top_rows import (
-    HostUse,
-    ServiceUse,
-    bar,
-    host_uses,
-    rate_text,
-    service_uses,
-    slots_text,
-    sorted_hosts,
-    sorted_services,
-)
+from automation.cli.top_rows import bar, rate_text, slots_text, sorted_hosts, sorted_services
+from automation.places.resource_use import HostUse, ServiceUse, host_uses, service_uses
 
 GIB = 1 << 30
 

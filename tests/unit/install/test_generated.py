@@ -75,6 +75,14 @@ OPTIONS: list[Json] = [
         "pull_secret": "pull",
     },
     {"gateway": True, "gateway_host": "llm.example.org", "gateway_parent": "public"},
+    {"console": True, "pull_secret": "pull"},
+    {
+        "console": True,
+        "console_service_type": "NodePort",
+        "console_host": "console.example.org",
+        "console_ingress_class": "nginx",
+        "console_tls_secret": "certificate",
+    },
 ]
 
 
@@ -137,6 +145,7 @@ def test_helm_leaves_out_what_an_older_api_server_does_not_serve(tmp_path: Path)
         {"gateway": True, "gateway_parent": "public"},
         {"gateway_service_type": "ExternalName"},
         {"gateway_replicas": 0},
+        {"console": True, "console_ingress_class": "nginx"},
     ],
 )
 def test_helm_refuses_what_install_refuses(given: Json, tmp_path: Path) -> None:

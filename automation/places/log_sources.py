@@ -1,6 +1,6 @@
 """Sources of the log of a process on a host: the agent's directory on this machine, or the agent's API.
 
-Called by `automation.cli.logs`.
+Called by `herdsman logs` and the web console.
 """
 
 from __future__ import annotations
