@@ -8,7 +8,6 @@ from automation.places.place import Download, ServiceState, State
 from automation.places.running_on import runs_on
 from automation.places.service_view import ServiceView, conditions_of, observed_generation, view_of
 from kubeapi.json_types import Json
-from program.runtimes.flags import number_of
 
 _WAITING = frozenset(
     {
@@ -52,8 +51,12 @@ def context_of(spec: Json, process: Json | None) -> int | None:
     if spec.get("contextSize"):
         return int(spec["contextSize"])
     plan = (process or {}).get("spec") or {}
-    argv = [str(each) for each in plan.get("argv") or ()]
-    return number_of(argv, "--ctx-size", "-c") if plan.get("runtime") == "llamacpp" else None
+    if plan.get("runtime") != "llamacpp":
+        return None
+    # Imported here: `herdsman list` needs no runtimes where no service runs on a host.
+    from program.runtimes.flags import number_of
+
+    return number_of([str(each) for each in plan.get("argv") or ()], "--ctx-size", "-c")
 
 
 def _state(cr: Json, view: ServiceView) -> State:

@@ -83,10 +83,12 @@ def test_commands_name_what_they_would_do_and_do_nothing(
         client.create(kinds.NAMESPACES, None, system)
 
     def content() -> str:
-        found = [client.list(kind)["items"] for kind in (kinds.HOSTS, kinds.MODELS, kinds.INFERENCE_SERVICES)]
-        named = [client.list(kind, SYSTEM_NAMESPACE)["items"] for kind in (kinds.SERVICE_ACCOUNTS, kinds.LEASES)]
+        """Return the objects that the commands name. Other objects may be those of other tests."""
+        found = [client.list(kind, namespace)["items"] for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES)]
+        accounts = client.list(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE)["items"]
+        named = [each for each in accounts if namespace in each["metadata"]["name"]]
         secrets = client.list(kinds.SECRETS, label_selector="herdsman.dev/gateway-key")["items"]
-        return json.dumps([found, named, secrets])
+        return json.dumps([found, client.get(kinds.HOSTS, None, host), named, secrets])
 
     def dry(*words: str) -> tuple[int, str]:
         capsys.readouterr()
