@@ -1,4 +1,4 @@
-"""Acts on the signals that end a process, in a thread of its own."""
+"""Acts on the signals that end a process, in a separate thread."""
 
 from __future__ import annotations
 

@@ -6,26 +6,26 @@ mounted into it: each request to the API server has the token of the person who 
 
 from __future__ import annotations
 
-from typing import Any
-
 from automation.install.blanks import Value, When
-from automation.install.gateway import USER
-from automation.install.naming import NAME, PART_OF, metadata
+from automation.install.https_server import (
+    CONTAINER_SECURITY,
+    HOME,
+    INGRESS_ANNOTATIONS,
+    MOUNT,
+    POD_SECURITY,
+    PORT_OF_POD,
+    PULL_SECRETS,
+    TLS_ARGS,
+    HttpsServer,
+    probe,
+)
 from kubeapi.json_types import Json
 
-CONSOLE = f"{NAME}-console"
-SELECTOR = {"app.kubernetes.io/name": CONSOLE, "app.kubernetes.io/component": "console"}
-LABELS = {**SELECTOR, **PART_OF}
-PORT = 8443
-SERVICE_PORT = 443
-CERTIFICATE = "/etc/herdsman/tls"
+SERVER = HttpsServer("console")
+CONSOLE = SERVER.name
 AUTHORITY = "/etc/herdsman/cluster"
 """Where the certificate of the cluster's CA is. Kubernetes keeps the ConfigMap with it in every namespace."""
 MEMORY = "512Mi"
-
-
-def _metadata() -> Json:
-    return metadata(CONSOLE, namespace=Value("namespace"), labels=LABELS)
 
 
 def account() -> Json:
@@ -33,56 +33,24 @@ def account() -> Json:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": _metadata(),
+        "metadata": SERVER.metadata(),
         "automountServiceAccountToken": False,
     }
 
 
 def service() -> Json:
     """The Service for browsers."""
-    port = {"name": "https", "port": SERVICE_PORT, "targetPort": "https", "protocol": "TCP", "appProtocol": "https"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(),
-        "spec": {"type": Value("console_service_type"), "selector": dict(SELECTOR), "ports": [port]},
-    }
+    return SERVER.service()
 
 
 def network_policy() -> Json:
     """The NetworkPolicy: the allowed incoming traffic."""
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _metadata(),
-        "spec": {
-            "podSelector": {"matchLabels": dict(SELECTOR)},
-            "policyTypes": ["Ingress"],
-            "ingress": [{"ports": [{"port": PORT, "protocol": "TCP"}]}],
-        },
-    }
+    return SERVER.network_policy()
 
 
 def ingress() -> Json:
     """The Ingress. TLS ends at the controller, which speaks TLS with the console."""
-    host = Value("console_host")
-    annotations = {
-        # Events must not wait in a buffer, and may pause.
-        "nginx.ingress.kubernetes.io/backend-protocol": "HTTPS",
-        "nginx.ingress.kubernetes.io/proxy-buffering": "off",
-        "nginx.ingress.kubernetes.io/proxy-read-timeout": "3600",
-    }
-    backend = {"service": {"name": CONSOLE, "port": {"name": "https"}}}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "Ingress",
-        "metadata": {**_metadata(), "annotations": annotations},
-        "spec": {
-            "ingressClassName": Value("console_ingress_class"),
-            "tls": [{"hosts": [host], "secretName": Value("console_tls_secret")}],
-            "rules": [{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}],
-        },
-    }
+    return SERVER.ingress(INGRESS_ANNOTATIONS)
 
 
 def deployment() -> Json:
@@ -90,11 +58,11 @@ def deployment() -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(),
+        "metadata": SERVER.metadata(),
         "spec": {
             "replicas": 1,
-            "selector": {"matchLabels": dict(SELECTOR)},
-            "template": {"metadata": {"labels": dict(LABELS)}, "spec": _pod()},
+            "selector": {"matchLabels": SERVER.selector},
+            "template": {"metadata": {"labels": SERVER.labels}, "spec": _pod()},
         },
     }
 
@@ -104,18 +72,11 @@ def _pod() -> Json:
     return {
         "serviceAccountName": CONSOLE,
         "automountServiceAccountToken": False,
-        "imagePullSecrets": When("pull_secret", [{"name": Value("pull_secret")}]),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            # The files of the certificate belong to this group.
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "imagePullSecrets": PULL_SECRETS,
+        "securityContext": POD_SECURITY,
         "containers": [_container()],
         "volumes": [
-            {"name": "tls", "secret": {"secretName": Value("console_tls_secret"), "defaultMode": 0o440}},
+            SERVER.certificate_volume(),
             {"name": "cluster", "configMap": authority},
         ],
     }
@@ -128,34 +89,22 @@ def _container() -> Json:
         "imagePullPolicy": "IfNotPresent",
         "args": [
             "console",
-            f"--listen=0.0.0.0:{PORT}",
-            f"--tls-cert={CERTIFICATE}/tls.crt",
-            f"--tls-key={CERTIFICATE}/tls.key",
+            *TLS_ARGS,
             f"--api-ca={AUTHORITY}/ca.crt",
             When("console_named", "--host=$(CONSOLE_HOST)"),
         ],
         "env": [
-            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a path in the pod
+            HOME,
             When("console_named", {"name": "CONSOLE_HOST", "value": Value("console_host")}),
         ],
-        "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
-        "startupProbe": _probe(periodSeconds=1, failureThreshold=60),
-        "livenessProbe": _probe(periodSeconds=20, failureThreshold=4),
-        "readinessProbe": _probe(periodSeconds=5, failureThreshold=3),
+        "ports": [PORT_OF_POD],
+        "startupProbe": probe("/health", periodSeconds=1, failureThreshold=60),
+        "livenessProbe": probe("/health", periodSeconds=20, failureThreshold=4),
+        "readinessProbe": probe("/health", periodSeconds=5, failureThreshold=3),
         "resources": {"requests": {"cpu": "50m", "memory": MEMORY}, "limits": {"memory": MEMORY}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [
-            {"name": "tls", "mountPath": CERTIFICATE, "readOnly": True},
+            MOUNT,
             {"name": "cluster", "mountPath": AUTHORITY, "readOnly": True},
         ],
     }
-
-
-def _probe(**times: int) -> Json:
-    # The kubelet does not check the certificate.
-    get: dict[str, Any] = {"path": "/health", "port": "https", "scheme": "HTTPS"}
-    return {"httpGet": get, "timeoutSeconds": 5, **times}

@@ -5,63 +5,43 @@ Called by `objects`, which describes the use of the trees. The pod has the loop'
 
 from __future__ import annotations
 
-from typing import Any
-
 from automation.install.blanks import Value, When
-from automation.install.naming import NAME, PART_OF, metadata
+from automation.install.https_server import (
+    CONTAINER_SECURITY,
+    HOME,
+    INGRESS_ANNOTATIONS,
+    MOUNT,
+    POD_SECURITY,
+    PORT_OF_POD,
+    PULL_SECRETS,
+    SERVICE_PORT,
+    TLS_ARGS,
+    HttpsServer,
+    probe,
+)
 from kubeapi.json_types import Json
 
-GATEWAY = f"{NAME}-gateway"
+SERVER = HttpsServer("gateway")
+GATEWAY = SERVER.name
 KEYS_NAMESPACE = "herdsman-keys"
 """The namespace of clients' keys, and of nothing else: a right to list Secrets concerns all Secrets of a namespace."""
-SELECTOR = {"app.kubernetes.io/name": GATEWAY, "app.kubernetes.io/component": "gateway"}
-LABELS = {**SELECTOR, **PART_OF}
-PORT = 8443
+SELECTOR = SERVER.selector
+LABELS = SERVER.labels
 METRICS_PORT = 9090
-SERVICE_PORT = 443
-USER = 10001
-"""The user of the image."""
-CERTIFICATE = "/etc/herdsman/tls"
 LEAVING_S = 5
 """How long a pod that ends accepts connections, in seconds. In this time the nodes take it out of the Service."""
 GRACE_S = LEAVING_S + 30 + 10
 """Besides, the answers under way have 30 seconds, and the end of the process has 10 seconds."""
 
 
-def _metadata(name: str = GATEWAY) -> Json:
-    return metadata(name, namespace=Value("namespace"), labels=LABELS)
-
-
 def service() -> Json:
     """The Service for clients."""
-    port = {"name": "https", "port": SERVICE_PORT, "targetPort": "https", "protocol": "TCP", "appProtocol": "https"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(),
-        "spec": {"type": Value("gateway_service_type"), "selector": dict(SELECTOR), "ports": [port]},
-    }
+    return SERVER.service()
 
 
 def network_policy() -> Json:
     """The NetworkPolicy: the allowed incoming traffic."""
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _metadata(),
-        "spec": {
-            "podSelector": {"matchLabels": dict(SELECTOR)},
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                {
-                    "ports": [
-                        {"port": PORT, "protocol": "TCP"},
-                        When("gateway_metrics", {"port": METRICS_PORT, "protocol": "TCP"}),
-                    ]
-                }
-            ],
-        },
-    }
+    return SERVER.network_policy(When("gateway_metrics", {"port": METRICS_PORT, "protocol": "TCP"}))
 
 
 def budget() -> Json:
@@ -69,7 +49,7 @@ def budget() -> Json:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": _metadata(),
+        "metadata": SERVER.metadata(),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": dict(SELECTOR)}},
     }
 
@@ -80,7 +60,7 @@ def autoscaler() -> Json:
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": _metadata(),
+        "metadata": SERVER.metadata(),
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": GATEWAY},
             "minReplicas": Value("gateway_replicas"),
@@ -92,26 +72,12 @@ def autoscaler() -> Json:
 
 def ingress() -> Json:
     """The Ingress. TLS ends at the controller, which speaks TLS with the gateway."""
-    backend = {"service": {"name": GATEWAY, "port": {"name": "https"}}}
-    host = Value("gateway_host")
-    annotations = {
-        # Streams must not wait in a buffer, and may pause. Requests may have images and sound.
-        "nginx.ingress.kubernetes.io/backend-protocol": "HTTPS",
-        "nginx.ingress.kubernetes.io/proxy-buffering": "off",
+    # Requests may have images and sound.
+    uploads = {
         "nginx.ingress.kubernetes.io/proxy-request-buffering": "off",
         "nginx.ingress.kubernetes.io/proxy-body-size": "64m",
-        "nginx.ingress.kubernetes.io/proxy-read-timeout": "3600",
     }
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "Ingress",
-        "metadata": {**_metadata(), "annotations": annotations},
-        "spec": {
-            "ingressClassName": Value("gateway_ingress_class"),
-            "tls": [{"hosts": [host], "secretName": Value("gateway_tls_secret")}],
-            "rules": [{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}],
-        },
-    }
+    return SERVER.ingress({**INGRESS_ANNOTATIONS, **uploads})
 
 
 def route() -> Json:
@@ -128,7 +94,7 @@ def route() -> Json:
     return {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "HTTPRoute",
-        "metadata": _metadata(),
+        "metadata": SERVER.metadata(),
         "spec": {"parentRefs": [parent], "hostnames": [Value("gateway_host")], "rules": [rule]},
     }
 
@@ -139,7 +105,7 @@ def backend_tls() -> Json:
     return {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "BackendTLSPolicy",
-        "metadata": _metadata(),
+        "metadata": SERVER.metadata(),
         "spec": {
             "targetRefs": [{"group": "", "kind": "Service", "name": GATEWAY}],
             "validation": {
@@ -156,7 +122,7 @@ def deployment() -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(),
+        "metadata": SERVER.metadata(),
         "spec": {
             # With an autoscaler, the number of replicas is the autoscaler's.
             "replicas": When("gateway_fixed", Value("gateway_replicas")),
@@ -179,21 +145,12 @@ def _pod() -> Json:
         "serviceAccountName": GATEWAY,
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
-        "imagePullSecrets": When("pull_secret", [{"name": Value("pull_secret")}]),
+        "imagePullSecrets": PULL_SECRETS,
         "terminationGracePeriodSeconds": GRACE_S,
         "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}},
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            # The files of the certificate belong to this group.
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": POD_SECURITY,
         "containers": [_container()],
-        "volumes": [
-            {"name": "tls", "secret": {"secretName": Value("gateway_tls_secret"), "defaultMode": 0o440}},
-        ],
+        "volumes": [SERVER.certificate_volume()],
     }
 
 
@@ -205,16 +162,14 @@ def _container() -> Json:
         "imagePullPolicy": "IfNotPresent",
         "args": [
             "gateway",
-            f"--listen=0.0.0.0:{PORT}",
-            f"--tls-cert={CERTIFICATE}/tls.crt",
-            f"--tls-key={CERTIFICATE}/tls.key",
+            *TLS_ARGS,
             f"--keys-namespace={KEYS_NAMESPACE}",
             "--node=$(NODE_NAME)",
             When("policies", "--await-policies"),
             When("gateway_metrics", f"--metrics-listen=0.0.0.0:{METRICS_PORT}"),
         ],
         "env": [
-            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a path in the pod
+            HOME,
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             *(
                 {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.{field}"}}}
@@ -227,28 +182,18 @@ def _container() -> Json:
             ),
         ],
         "ports": [
-            {"name": "https", "containerPort": PORT, "protocol": "TCP"},
+            PORT_OF_POD,
             When("gateway_metrics", {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}),
         ],
-        "startupProbe": _probe("/health", periodSeconds=1, failureThreshold=60),
-        "livenessProbe": _probe("/health", periodSeconds=20, failureThreshold=4),
+        "startupProbe": probe("/health", periodSeconds=1, failureThreshold=60),
+        "livenessProbe": probe("/health", periodSeconds=20, failureThreshold=4),
         # Without its models a gateway would refuse requests that other gateways answer.
-        "readinessProbe": _probe("/ready", periodSeconds=2, failureThreshold=3),
+        "readinessProbe": probe("/ready", periodSeconds=2, failureThreshold=3),
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(LEAVING_S)]}}},
         "resources": {
             "requests": {"cpu": "250m", "memory": Value("gateway_memory")},
             "limits": {"memory": Value("gateway_memory")},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [{"name": "tls", "mountPath": CERTIFICATE, "readOnly": True}],
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": [MOUNT],
     }
-
-
-def _probe(path: str, **times: int) -> Json:
-    # The kubelet does not check the certificate.
-    get: dict[str, Any] = {"path": path, "port": "https", "scheme": "HTTPS"}
-    return {"httpGet": get, "timeoutSeconds": 5, **times}

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from automation.install import gateway, permissions
+from automation.install.https_server import PORT
 from automation.install.objects import documents
 from automation.install.options import InstallOptions
 from gateway.running import GRACE_S
@@ -72,9 +73,9 @@ def test_metrics_are_served_on_request_only() -> None:
         [rule] = of_gateway(options)["NetworkPolicy"]["spec"]["ingress"]
         return {port["port"] for port in rule["ports"]}
 
-    assert ports(ON) == {gateway.PORT}
+    assert ports(ON) == {PORT}
     shown = InstallOptions(gateway=True, gateway_metrics=True)
-    assert ports(shown) == {gateway.PORT, gateway.METRICS_PORT}
+    assert ports(shown) == {PORT, gateway.METRICS_PORT}
     [container] = of_gateway(shown)["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert "--metrics-listen=0.0.0.0:9090" in container["args"]
 
