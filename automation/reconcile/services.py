@@ -7,10 +7,11 @@ that a change of any of them enqueues the service.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from automation.approval.policy_checker import Verdict
 from automation.cache.cluster_cache import ClusterCache
 from automation.cache.service_cache import ANY, Reference, ServiceCache
 from automation.engine.submissions import Asked
@@ -76,12 +77,18 @@ class Services:
     """The services of one dialect. Reads caches only. Thread-safe for different services."""
 
     def __init__(
-        self, cluster: ClusterCache, cache: ServiceCache, sleep: SleepController, requests: RequestScaler
+        self,
+        cluster: ClusterCache,
+        cache: ServiceCache,
+        sleep: SleepController,
+        requests: RequestScaler,
+        policies: Callable[[Json], Verdict | None] = lambda _: None,
     ) -> None:
+        """`policies` returns the result of the policies for a LoRAAdapter; None while there are no policies."""
         self.info = DIALECTS[cache.name]
         self._cluster = cluster
         self._cache = cache
-        self._desirer = Desirer(cluster, cache, sleep, requests)
+        self._desirer = Desirer(cluster, cache, sleep, requests, policies)
         self._references: dict[ServiceKey, tuple[Reference, ...]] = {}
         """The objects that the last parse of a service looked up."""
 
