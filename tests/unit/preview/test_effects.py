@@ -13,10 +13,12 @@ from automation.preview.effects import effects_of
 from automation.preview.lookup import PreviewLookup
 from automation.preview.report import as_json, as_terminal_text, markdown
 from automation.preview.resources import preview_resource
+from components.policies.policy import Violation
 from kubeapi import kinds
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
 from program.manifests import Manifests
 
 NOW = "2026-01-01T00:00:00Z"
@@ -211,3 +213,22 @@ def test_a_preview_of_resources_is_reported_in_every_form() -> None:
     assert "- **warning** no Secret" in comment
     [told] = as_json(found)["resources"]
     assert (told["kind"], told["op"], told["effects"]) == ("ModelRouter", "update", ["clients see `x`"])
+
+
+def test_a_resource_that_its_controller_refuses_is_reported_with_the_field() -> None:
+    problem = Problem(reason="SpecInvalid", message="names no backend", field="spec.defaultRoute", terminal=True)
+    violation = Violation("local", "no providers", "spec.backends[0].external", "openai", "use a service")
+    found = Preview(
+        resources=(ResourcePreview("ModelRouter", "prod", "front", "create", violations=(violation,), problem=problem),)
+    )
+    assert as_terminal_text(found, colour=False).splitlines() == [
+        "ModelRouter prod/front  1 to create",
+        "  ! spec.defaultRoute: names no backend",
+        "  +  ModelRouter front",
+        f"  !  {violation}",
+    ]
+    comment = markdown(found)
+    assert "<b>ModelRouter prod/front</b>: cannot be applied: spec.defaultRoute: names no backend" in comment
+    assert "- :x: policy `local`: spec.backends\\[0\\].external is openai" in comment
+    [told] = as_json(found)["resources"]
+    assert (told["problem"]["field"], told["violations"][0]["policy"]) == ("spec.defaultRoute", "local")
