@@ -19,8 +19,7 @@ from kubeapi.json_types import Json
 from tests.support.adapter_files import write_adapter
 from tests.support.agents import REACHED, agent
 from tests.support.gateways import completion
-from tests.support.loop import LoopProcess, eventually, find, http_folder, loop_process, model, service
-from tests.support.supervising import free_port
+from tests.support.loop import LoopProcess, eventually, find, gateway_loop, http_folder, model, service
 from tests.unit.policies.folders import document, folder
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
@@ -33,12 +32,6 @@ WAIT_S = 90.0
 
 
 @pytest.fixture(scope="module")
-def gateway() -> str:
-    """The address of the gateway in the loop's process."""
-    return f"http://127.0.0.1:{free_port()}"
-
-
-@pytest.fixture(scope="module")
 def loop(
     loop_kubeconfig: Path, pulumi_cli: Path, gateway: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LoopProcess]:
@@ -46,9 +39,8 @@ def loop(
     match = {"kinds": ["LoRAAdapter"], "names": [DENIED]}
     rule = document("no-such-adapter", match=match, namespaces={"allowed": ["elsewhere"]})
     policies = folder(tmp_path_factory.mktemp("policies"), p_yaml=rule)
-    listen = f"--gateway-listen={gateway.removeprefix('http://')}"
-    words = ("--gateway", listen, "--policies", str(policies))
-    with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop"), *words) as running:
+    words = ("--policies", str(policies))
+    with gateway_loop(loop_kubeconfig, tmp_path_factory.mktemp("loop"), gateway, *words) as running:
         yield running
 
 
