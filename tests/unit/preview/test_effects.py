@@ -146,6 +146,19 @@ def test_a_pool_tells_who_joins_who_leaves_and_who_takes_no_turns() -> None:
     assert "spec.default: `c` is no member" in warnings
 
 
+def test_a_pool_reads_its_members_as_the_loop_does() -> None:
+    """The GPUs of a member are those of its Deployment; a host selector places it on hosts before it has a process."""
+    big, placed = service("big"), service("placed")
+    placed["metadata"]["annotations"] = {"herdsman.dev/host-selector": "room=lab"}
+    engine = {"name": "engine", "resources": {"limits": {"nvidia.com/gpu": 2}}}
+    deployment = {**resource("Deployment", "big", template={"spec": {"containers": [engine]}}), "apiVersion": "apps/v1"}
+    members = [{"inferenceServiceRef": {"name": name}} for name in ("big", "placed")]
+    pool = resource("ModelPool", "shared", members=members)
+    found = effects_of(pool, None, look(big, placed, deployment, pool))
+    assert "`big`: its replicas request 2 GPUs, and the pool has 1" in found.warnings
+    assert "`placed` take turns by the memory of their hosts" in found.effects
+
+
 def test_an_adapter_names_the_replicas_that_load_it() -> None:
     adapter = resource("LoRAAdapter", "sql", inferenceServiceRef={"name": "chat"}, name="sql", path="/adapters/sql")
     vllm = service("chat", runtime="vllm")
