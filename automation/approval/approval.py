@@ -22,7 +22,8 @@ from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.registry import key_of, kind_of
+from program.dialects.llmkube.parse.adapter import service_named
+from program.dialects.registry import LLMKUBE, key_of, kind_of
 
 
 class Approval:
@@ -94,3 +95,11 @@ def every_service(cluster: ClusterCache, enqueue: Callable[[ServiceKey, float], 
     """Enqueue all services, spread over time so that a thousand of them make no burst."""
     for number, (_, service) in enumerate(cluster.list_services()):
         enqueue(key_of(service), number * SPREAD_S)
+
+
+def services_with_adapters(cluster: ClusterCache, enqueue: Callable[[ServiceKey, float], None]) -> None:
+    """Enqueue the InferenceServices that LoRAAdapters name. Adapters that a policy denies are no part of them."""
+    found = {(cr["metadata"]["namespace"], service_named(cr)) for cr in cluster.llmkube.listed(kinds.LORA_ADAPTERS)}
+    for namespace, name in sorted(found):
+        if cluster.llmkube.get(kinds.INFERENCE_SERVICES, namespace, name) is not None:
+            enqueue(ServiceKey(LLMKUBE, namespace, name), 0.0)

@@ -1,6 +1,7 @@
 """The policies for ModelRouters, ModelPools and LoRAAdapters: evaluated once for each version of a resource.
 
-The writers of their statuses and the controllers of pools and adapters call `verdict` in each pass.
+The writers of their statuses, the controllers of pools and adapters, and `reconcile.desire` for the adapters of a
+service call `verdict` in each pass.
 """
 
 from __future__ import annotations

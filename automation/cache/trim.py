@@ -398,7 +398,7 @@ def host_process(obj: Json) -> Json:
         "memory": spec.get("memoryBytes"),
         "context": context_of_plan(spec),
         "chosen": intern((obj["metadata"].get("annotations") or {}).get(naming.ANNOTATION_DEFAULT_CONTEXT, "")),
-        "sources": sources_of_plan(spec),
+        "sources": model_sources_of_plan(spec),
     }
     if adapters := adapters_of(spec.get("argv") or ()):
         placed["adapters"] = adapters
@@ -411,9 +411,10 @@ def context_of_plan(spec: JsonView) -> int | None:
     return number_of(argv, "--ctx-size", "-c") if spec.get("runtime") == "llamacpp" else None
 
 
-def sources_of_plan(spec: JsonView) -> tuple[str, ...]:
-    """Return the addresses of the files of a HostProcess, by which its model is known."""
-    files = (spec.get("file"), *(spec.get("files") or {}).values())
+def model_sources_of_plan(spec: JsonView) -> tuple[str, ...]:
+    """Return the addresses of the files of a HostProcess, by which its model is known. Adapters do not count."""
+    adapters = adapters_of(spec.get("argv") or ())
+    files = (spec.get("file"), *(file for name, file in (spec.get("files") or {}).items() if name not in adapters))
     return tuple(sorted(intern(str(each.get("source", ""))) for each in files if each))
 
 

@@ -9,6 +9,7 @@ import typer
 
 from automation.cli.manifest_files import Files, Namespace, read_manifests
 from automation.cli.output import OutputFormat, complain, print_json, say
+from automation.preview.report import violation_json
 from components.policies.policy import Policies, Violation
 from components.policies.reading import PolicyUnreadable, load_policies
 from components.render import RenderOptions, render
@@ -95,10 +96,5 @@ def _as_json(document: Document, violation: Violation) -> dict[str, object]:
         "file": document.where,
         "namespace": document.namespace,
         "name": document.name,
-        "policy": violation.policy,
-        "rule": violation.rule,
-        "field": violation.field,
-        "value": violation.value,
-        "fix": violation.fix,
-        "mandatory": violation.mandatory,
+        **violation_json(violation),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from agent.contract import ProcessReason
-from components.host_plan import process_plan
+from components.host_plan import host_files
 from kubeapi.json_types import Json
 from program import sizing
 from program.desired.errors import SpecInvalid
@@ -60,7 +60,7 @@ def context_notes(desired: DesiredService, processes: Mapping[int, Json]) -> lis
 
 
 def _context(desired: DesiredService, host: str, replica: int, live: Json | None, room: RoomOf) -> HostContext:
-    kept = _kept(desired, host, replica, live)
+    kept = _kept(desired, host, live)
     if kept is None:
         return default_context(desired, room(replica, host))
     if kept.chosen == "default" and _waits_for_memory(live):
@@ -70,14 +70,14 @@ def _context(desired: DesiredService, host: str, replica: int, live: Json | None
     return kept
 
 
-def _kept(desired: DesiredService, host: str, replica: int, live: Json | None) -> HostContext | None:
+def _kept(desired: DesiredService, host: str, live: Json | None) -> HostContext | None:
     """Return the context that a live process keeps; None if it gets a new one.
 
     It gets a new one on another host, for another model, or after a context that the service had set.
     """
     if live is None or live["spec"]["host"] != host or live["spec"]["context"] is None:
         return None
-    if live["spec"]["sources"] != _sources(desired, host, replica):
+    if live["spec"]["sources"] != _model_sources(desired):
         return None
     tokens, chosen = int(live["spec"]["context"]), str(live["spec"]["chosen"])
     if chosen == PENDING.chosen:
@@ -88,12 +88,13 @@ def _kept(desired: DesiredService, host: str, replica: int, live: Json | None) -
     return HostContext(tokens=tokens) if tokens == HOST_CONTEXT_SIZE and not chosen else None
 
 
-def _sources(desired: DesiredService, host: str, replica: int) -> tuple[str, ...]:
+def _model_sources(desired: DesiredService) -> tuple[str, ...]:
+    """Return the addresses of the model's files, as `trim.model_sources_of_plan` finds them in a live process."""
     try:
-        plan = process_plan(desired, host, replica)
+        found = host_files(desired.model_copy(update={"adapters": ()}))
     except SpecInvalid:
         return ()
-    return tuple(sorted(each.source for each in (plan.file, *(plan.files or {}).values()) if each is not None))
+    return tuple(sorted(each.source for each in (found["file"], *(found["files"] or {}).values()) if each is not None))
 
 
 def _waits_for_memory(live: Json | None) -> bool:

@@ -15,14 +15,13 @@ from urllib.parse import urlsplit
 from automation.cache import trim
 from automation.preview.lookup import PreviewLookup
 from automation.serving.adapters.deciding import engine_pods, hindrance, running
-from automation.serving.scaling import AUTOSCALING_MANAGERS
 from automation.serving.turns.members import AgedPool, Place, ServiceFacts, places
+from automation.serving.turns.observed import facts_of
 from components import naming
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.adapter import Adapter
 from program.desired.errors import SpecInvalid
-from program.desired.keys import ANNOTATION_HOST, ANNOTATION_MODEL_GROUP, ANNOTATION_SCALE_BY
 from program.desired.pool import Pool
 from program.desired.router import Router
 from program.dialects.llmkube.parse.adapter import adapter_of, claims_of, file_of, is_on_hosts, runtime_of
@@ -200,25 +199,15 @@ def _facts(namespace: str, name: str, look: PreviewLookup) -> ServiceFacts | Non
     cr = look(kinds.INFERENCE_SERVICES, namespace, name)
     if cr is None or "deletionTimestamp" in cr["metadata"]:
         return None
-    spec, annotations = cr.get("spec") or {}, cr["metadata"].get("annotations") or {}
-    live = look(kinds.DEPLOYMENTS, namespace, naming.deployment_name(name))
-    scaler = str(trim.deployment(live)["spec"]["scaled_by"]) if live is not None else ""
-    return ServiceFacts(
-        autoscaled=bool(spec.get("autoscaling")),
-        by_requests=bool(annotations.get(ANNOTATION_SCALE_BY)),
-        scaled_by=scaler if scaler in AUTOSCALING_MANAGERS else "",
-        stopped=spec.get("replicas") == 0 or bool(spec.get("suspend")),
-        hosted=_is_on_host(cr, namespace, name, look),
-        own_group=str(annotations.get(ANNOTATION_MODEL_GROUP, "")),
-        node_labels=spec.get("nodeSelector") or {},
-    )
+    deployment = look(kinds.DEPLOYMENTS, namespace, naming.deployment_name(name))
+    live = trim.deployment(deployment) if deployment is not None else None
+    return facts_of(cr, live, managed=True, hosted=_runs_on_hosts(cr, LLMKUBE, look))
 
 
-def _is_on_host(service: Json, namespace: str, name: str, look: PreviewLookup) -> bool:
-    annotations = service["metadata"].get("annotations") or {}
-    return bool(annotations.get(ANNOTATION_HOST)) or bool(
-        look.exists(kinds.HOST_PROCESSES, namespace, naming.host_process_name(name))
-    )
+def _runs_on_hosts(service: Json, dialect: str, look: PreviewLookup) -> bool:
+    metadata = service["metadata"]
+    process = naming.host_process_name(metadata["name"], dialect=dialect)
+    return is_on_hosts(service) or bool(look.exists(kinds.HOST_PROCESSES, metadata["namespace"], process))
 
 
 # --- LoRAAdapter ------------------------------------------------------------------------------------------------------
@@ -230,7 +219,7 @@ def _adapter_effects(adapter: Adapter, before: Adapter | None, look: PreviewLook
     first = claims_of(look.listed(kinds.LORA_ADAPTERS, namespace)).get(adapter.claim)
     pods = _pods_of(adapter, look)
     starts = running(pods)
-    hosted = service is not None and (is_on_hosts(service) or _is_on_host(service, namespace, adapter.service, look))
+    hosted = service is not None and _runs_on_hosts(service, adapter.dialect, look)
     what, name = f"{kind_text(adapter.dialect)} `{adapter.service}`", f"`{adapter.service}:{adapter.name}`"
     problem = hindrance(
         # Resources that are new have no uid of their own yet.

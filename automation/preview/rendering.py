@@ -15,7 +15,7 @@ from automation.preview.live import Live
 from automation.preview.lookup import PreviewLookup
 from automation.reconcile.plan import ObjectName
 from automation.serving.scaling import pool_mark, scaled_elsewhere
-from automation.status.ownership import written_by_another
+from automation.status.ownership import held_by_upstream
 from components import naming
 from components.engine_workloads import is_stopped
 from components.extensions import unsupported_by_cluster
@@ -28,7 +28,7 @@ from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, ANNOTATION_MODE, ServiceKey
 from program.desired.replicas import with_replicas
 from program.desired.service import DesiredService
-from program.dialects.registry import DIALECTS, LLMKUBE, dialect_named, key_of
+from program.dialects.registry import LLMKUBE, dialect_named, key_of
 from program.dialects.status.conditions import is_asleep
 
 _SETS = ("Deployment", "LeaderWorkerSet")
@@ -130,12 +130,10 @@ def _waits_for(cr: Json, live: Live) -> Iterator[str]:
 
 def _left_to_upstream(subject: Subject, live: Live) -> Iterator[str]:
     """Note that the upstream controller has the service, or had it: the loop waits for `herdsman adopt`."""
-    cr, info = subject.cr, DIALECTS[subject.key.dialect]
-    if not info.yields or subject.edited or controller_of(cr, live.namespace_annotations(subject.key.namespace)):
+    cr, key = subject.cr, subject.key
+    if subject.edited or controller_of(cr, live.namespace_annotations(key.namespace)):
         return
-    finalizers = cr["metadata"].get("finalizers") or ()
-    held = any(each in dialect_named(info.name).peer_finalizers for each in finalizers)
-    if held or written_by_another(cr.get("status"), info.status_mark):
+    if held_by_upstream(cr, key.dialect):
         yield "the upstream controller manages the service, or did: no loop manages it before `herdsman adopt`"
 
 

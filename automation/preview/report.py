@@ -160,8 +160,7 @@ def _service_lines(service: ServicePreview, paint: _Paint) -> Iterator[str]:
     count = counts_text(service.changed) or ("" if service.problem else "nothing changes")
     yield paint("bold", name) + (f"  {paint('dim', count)}" if count else "")
     if service.problem is not None:
-        where = f"{service.problem.field}: " if service.problem.field else ""
-        yield f"  {paint('!', '!')} {where}{service.problem.message}"
+        yield f"  {paint('!', '!')} {_problem_text(service.problem)}"
     for each in service.changed:
         mark = MARKS[each.op]
         yield f"  {paint(mark, f'{mark:<2}')} {each.kind} {each.name}" + (" (shared)" if each.shared else "")
@@ -169,13 +168,7 @@ def _service_lines(service: ServicePreview, paint: _Paint) -> Iterator[str]:
             yield f"       {field}"
         for line in each.refused.splitlines():
             yield f"     {paint('!', '!')} {line}"
-    for violation in service.violations:
-        yield f"  {paint('!' if violation.mandatory else '~', '!' if violation.mandatory else '?')}  {violation}"
-    for word, texts in _consequences(service):
-        for text in texts:
-            yield f"  {paint('dim', f'{word:<10}')} {text}"
-    if service.digest:
-        yield f"  {paint('dim', 'digest    ')} {service.digest}"
+    yield from _last_lines(service, paint)
 
 
 def _resource_lines(resource: ResourcePreview, paint: _Paint) -> Iterator[str]:
@@ -183,51 +176,36 @@ def _resource_lines(resource: ResourcePreview, paint: _Paint) -> Iterator[str]:
     count = _ops_text([resource.op]) or ("" if resource.problem else "nothing changes")
     yield paint("bold", name) + (f"  {paint('dim', count)}" if count else "")
     if resource.problem is not None:
-        yield f"  {paint('!', '!')} {_problem_text(resource)}"
+        yield f"  {paint('!', '!')} {_problem_text(resource.problem)}"
     if resource.changed:
         yield f"  {paint(MARKS[resource.op], f'{MARKS[resource.op]:<2}')} {resource.kind} {resource.name}"
     for field in _limited(resource.fields):
         yield f"       {field}"
-    for violation in resource.violations:
-        mark = "!" if violation.mandatory else "~"
-        yield f"  {paint(mark, '!' if violation.mandatory else '?')}  {violation}"
-    for word, texts in _meaning(resource):
+    yield from _last_lines(resource, paint)
+
+
+def _last_lines(preview: ServicePreview | ResourcePreview, paint: _Paint) -> Iterator[str]:
+    for violation in preview.violations:
+        yield f"  {paint('!' if violation.mandatory else '~', '!' if violation.mandatory else '?')}  {violation}"
+    for word, texts in _consequences(preview):
         for text in texts:
             yield f"  {paint('dim', f'{word:<10}')} {text}"
-    if resource.digest:
-        yield f"  {paint('dim', 'digest    ')} {resource.digest}"
+    if preview.digest:
+        yield f"  {paint('dim', 'digest    ')} {preview.digest}"
 
 
-def _meaning(resource: ResourcePreview) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return ("effect", resource.effects), ("warning", resource.warnings)
-
-
-def _problem_text(resource: ResourcePreview) -> str:
-    problem = resource.problem
-    assert problem is not None
+def _problem_text(problem: Problem) -> str:
     return f"{problem.field}: {problem.message}" if problem.field else problem.message
 
 
-def _resource_details(resource: ResourcePreview) -> str:
-    mark = _DIFF_MARKS[resource.op]
-    body = [f"{mark} {resource.kind} {resource.name}"] if resource.changed else []
-    body += [f"{mark}     {field}" for field in _limited(resource.fields)]
-    said = _ops_text([resource.op]) or "nothing changes"
-    if resource.problem is not None:
-        said = f"cannot be applied: {_problem_text(resource)}"
-    lines = [f"- {':x:' if each.mandatory else ':warning:'} {_escaped(str(each))}" for each in resource.violations]
-    lines += [f"- **{word}** {_escaped(text)}" for word, texts in _meaning(resource) for text in texts]
-    lines += [f"- **digest** `{resource.digest}`"] if resource.digest else []
-    title = f"<b>{_escaped(f'{resource.kind} {resource.namespace}/{resource.name}')}</b>: {_escaped(said)}"
-    return _folded(title, body, lines, refused=resource.refused)
-
-
-def _consequences(service: ServicePreview) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _consequences(preview: ServicePreview | ResourcePreview) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    if isinstance(preview, ResourcePreview):
+        return ("effect", preview.effects), ("warning", preview.warnings)
     return (
-        ("restarts", service.restarts),
-        ("stops", service.stops),
-        ("downloads", tuple(map(download_text, service.downloads))),
-        ("note", service.notes),
+        ("restarts", preview.restarts),
+        ("stops", preview.stops),
+        ("downloads", tuple(map(download_text, preview.downloads))),
+        ("note", preview.notes),
     )
 
 
@@ -273,19 +251,30 @@ def _details(service: ServicePreview) -> str:
         body += [f"{mark}     {field}" for field in _limited(each.fields)]
         body += [f"-     refused: {line}" for line in each.refused.splitlines()]
     title = f"<b>{_escaped(name_text(service.key))}</b>: {_escaped(summary(service))}"
-    lines = [f"- {':x:' if each.mandatory else ':warning:'} {_escaped(str(each))}" for each in service.violations]
-    lines += [f"- **{word}** {_escaped(text)}" for word, texts in _consequences(service) for text in texts]
-    lines += [f"- **digest** `{service.digest}`"] if service.digest else []
-    return _folded(title, body, lines, refused=service.refused)
+    return _folded(title, body, service)
 
 
-def _folded(title: str, body: Sequence[str], points: Sequence[str], *, refused: bool) -> str:
-    """Return a section that GitHub and GitLab fold: a diff, and points below it."""
+def _resource_details(resource: ResourcePreview) -> str:
+    mark = _DIFF_MARKS[resource.op]
+    body = [f"{mark} {resource.kind} {resource.name}"] if resource.changed else []
+    body += [f"{mark}     {field}" for field in _limited(resource.fields)]
+    said = _ops_text([resource.op]) or "nothing changes"
+    if resource.problem is not None:
+        said = f"cannot be applied: {_problem_text(resource.problem)}"
+    title = f"<b>{_escaped(f'{resource.kind} {resource.namespace}/{resource.name}')}</b>: {_escaped(said)}"
+    return _folded(title, body, resource)
+
+
+def _folded(title: str, body: Sequence[str], preview: ServicePreview | ResourcePreview) -> str:
+    """Return a section that GitHub and GitLab fold: a diff, and below it violations and consequences."""
     fence = "`" * (1 + max([2, *(len(run) for line in body for run in re.findall(r"`+", line))]))
-    is_open, sign = (" open", ":x: ") if refused else ("", "")
+    is_open, sign = (" open", ":x: ") if preview.refused else ("", "")
     lines = ["", f"<details{is_open}><summary>{sign}{title}</summary>", ""]
     lines += [f"{fence}diff", *body, fence, ""] if body else []
-    return "\n".join([*lines, *points, "", "</details>", ""])
+    lines += [f"- {':x:' if each.mandatory else ':warning:'} {_escaped(str(each))}" for each in preview.violations]
+    lines += [f"- **{word}** {_escaped(text)}" for word, texts in _consequences(preview) for text in texts]
+    lines += [f"- **digest** `{preview.digest}`"] if preview.digest else []
+    return "\n".join([*lines, "", "</details>", ""])
 
 
 def _escaped(text: str) -> str:
@@ -331,7 +320,7 @@ def _resource_json(resource: ResourcePreview) -> Json:
         "fields": list(resource.fields),
         "effects": list(resource.effects),
         "warnings": list(resource.warnings),
-        "violations": [_violation_json(each) for each in resource.violations],
+        "violations": [violation_json(each) for each in resource.violations],
         "problem": _problem_json(problem),
     }
 
@@ -340,7 +329,8 @@ def _problem_json(problem: Problem | None) -> Json | None:
     return {"reason": problem.reason, "field": problem.field, "message": problem.message} if problem else None
 
 
-def _violation_json(violation: Violation) -> Json:
+def violation_json(violation: Violation) -> Json:
+    """Return a violation for scripts."""
     return {
         "policy": violation.policy,
         "rule": violation.rule,
@@ -381,6 +371,6 @@ def service_json(service: ServicePreview) -> Json:
         "downloads": [
             {"source": each.source, "where": each.where, "sizeBytes": each.size_bytes} for each in service.downloads
         ],
-        "violations": [_violation_json(each) for each in service.violations],
+        "violations": [violation_json(each) for each in service.violations],
         "notes": list(service.notes),
     }

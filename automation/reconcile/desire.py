@@ -5,15 +5,18 @@ Reads the caches, renders by `components.render`, and changes nothing. It propos
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from automation.approval.modes import Mode, mode_of
+from automation.approval.policy_checker import Verdict
 from automation.cache.cluster_cache import ClusterCache
 from automation.cache.service_cache import ServiceCache
 from automation.hosts.hosted import without_agent
 from automation.hosts.registry import HostProposal
 from automation.reconcile.node_paths import check_node_paths
 from automation.reconcile.observe import Observed
+from automation.serving.adapters.planned_replicas import is_in_a_replica
 from automation.serving.request_scaling import RequestScaler
 from automation.serving.scaling import pool_mark, scaled_elsewhere
 from automation.serving.sleep import SleepController
@@ -23,7 +26,9 @@ from components.extensions import unsupported_by_cluster
 from components.options import RenderOptions
 from components.render import render
 from components.rendered import RenderedService
+from kubeapi import kinds
 from kubeapi.json_types import Json
+from program.desired.adapter import AdapterFile
 from program.desired.errors import DesiredError, ModelNotReady, NotYet, SpecInvalid
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
@@ -61,6 +66,8 @@ class Desirer:
     cache: ServiceCache
     sleep: SleepController
     requests: RequestScaler
+    policies: Callable[[Json], Verdict | None] = lambda _: None
+    """Returns the result of the policies for a LoRAAdapter; None while there are no policies."""
 
     def desire(
         self, key: ServiceKey, cr: Json, observed: Observed, dialect: Dialect, look: Lookup, *, options: RenderOptions
@@ -74,15 +81,16 @@ class Desirer:
             mode = mode_of(cr, self.cluster.namespace_annotations(key.namespace))
             parsed = dialect.parse(cr, look)
             check_node_paths(parsed.node_paths, options.node_path_roots)
+            allowed = self._without_denied_adapters(parsed.desired, observed)
             scaled = self.requests.scaled(
                 key,
                 cr,
-                parsed.desired,
+                allowed,
                 observed,
                 may_change=mode == "Apply",
                 by_agent=self._has_agent(observed),
             )
-            wanted = self.sleep.turns.with_group(parsed.desired)
+            wanted = self.sleep.turns.with_group(allowed)
             if scaled is not None:
                 # A service that sleeps keeps its hosts.
                 wanted = with_replicas(wanted, max(1, scaled.replicas))
@@ -127,6 +135,22 @@ class Desirer:
         except NotYet as error:
             problem = _problem_of(error, terminal=False)
             return Desired(problem=problem, hosts=hosts, mode=mode, retry_after_s=error.retry_after_s)
+
+    def _without_denied_adapters(self, desired: DesiredService, observed: Observed) -> DesiredService:
+        """Leave out the adapters that a mandatory policy denies.
+
+        Replicas that have such an adapter keep it, because a policy that changes, or that fails to be evaluated, must
+        not restart them. The gateway sends no request for it.
+        """
+
+        def keeps(file: AdapterFile) -> bool:
+            cr = self.cache.get(kinds.LORA_ADAPTERS, desired.key.namespace, file.resource)
+            verdict = self.policies(cr) if cr is not None else None
+            is_denied = verdict is not None and verdict.problem is not None
+            return not is_denied or is_in_a_replica(file, observed.host_processes.values(), observed.pods)
+
+        kept = tuple(each for each in desired.adapters if keeps(each))
+        return desired if kept == desired.adapters else desired.model_copy(update={"adapters": kept})
 
     def _sleep_state(self, key: ServiceKey, service: DesiredService, observed: Observed, mode: Mode) -> State:
         if mode == "Apply":

@@ -7,10 +7,11 @@ that a change of any of them enqueues the service.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from automation.approval.policy_checker import Verdict
 from automation.cache.cluster_cache import ClusterCache
 from automation.cache.service_cache import ANY, Reference, ServiceCache
 from automation.engine.submissions import Asked
@@ -19,7 +20,7 @@ from automation.reconcile.desire import Desired, Desirer
 from automation.reconcile.observe import Observed, observe
 from automation.serving.request_scaling import RequestScaler
 from automation.serving.sleep import SleepController
-from automation.status.ownership import written_by_another
+from automation.status.ownership import held_by_upstream
 from components.options import RenderOptions
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -76,12 +77,18 @@ class Services:
     """The services of one dialect. Reads caches only. Thread-safe for different services."""
 
     def __init__(
-        self, cluster: ClusterCache, cache: ServiceCache, sleep: SleepController, requests: RequestScaler
+        self,
+        cluster: ClusterCache,
+        cache: ServiceCache,
+        sleep: SleepController,
+        requests: RequestScaler,
+        policies: Callable[[Json], Verdict | None] = lambda _: None,
     ) -> None:
+        """`policies` returns the result of the policies for a LoRAAdapter; None while there are no policies."""
         self.info = DIALECTS[cache.name]
         self._cluster = cluster
         self._cache = cache
-        self._desirer = Desirer(cluster, cache, sleep, requests)
+        self._desirer = Desirer(cluster, cache, sleep, requests, policies)
         self._references: dict[ServiceKey, tuple[Reference, ...]] = {}
         """The objects that the last parse of a service looked up."""
 
@@ -108,13 +115,7 @@ class Services:
 
     def is_ours(self, cr: Json) -> bool:
         """Return whether this loop reconciles a service. It skips the Service that llmaz makes for a Playground."""
-        return not is_part_of_another(cr) and self._cluster.is_ours(cr, held=self.info.yields and self._is_held(cr))
-
-    def _is_held(self, cr: Json) -> bool:
-        """Return whether the upstream controller reconciles, or reconciled, this service."""
-        finalizers = cr["metadata"].get("finalizers") or ()
-        held = any(each in self._dialect.peer_finalizers for each in finalizers)
-        return held or written_by_another(cr.get("status"), self.info.status_mark)
+        return not is_part_of_another(cr) and self._cluster.is_ours(cr, held=held_by_upstream(cr, self.info.name))
 
     def asked(self, key: ServiceKey, cr: Json) -> Asked:
         """Return the versions of everything that decides the rendered objects.

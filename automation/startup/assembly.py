@@ -19,7 +19,7 @@ import structlog
 
 from agent.proxy.collector import ProxyCollector
 from automation.admission.quota_controller import QuotaController
-from automation.approval.approval import Approval, comparing, every_service, is_current
+from automation.approval.approval import Approval, comparing, every_service, is_current, services_with_adapters
 from automation.approval.modes import Modes
 from automation.approval.policy_checker import PolicyChecker
 from automation.approval.resource_policies import ResourcePolicies
@@ -201,6 +201,7 @@ def assemble(
     stack.callback(policies.close)
     stack.callback(policies.register(metrics.registry))
     of_resources = ResourcePolicies(policies, namespace_labels=cluster.namespace_labels)
+    of_resources.on_change.append(lambda: services_with_adapters(cluster, services.add_after))
     history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
     stack.callback(history.stop)
     versions = ResourceHistory(history)
@@ -235,6 +236,7 @@ def assemble(
     controller, outcomes = make_controller(
         client,
         approval=Approval(policies, modes),
+        of_resources=of_resources,
         cluster=cluster,
         batcher=batcher,
         checks=checks,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from automation.adoption.release import Release
 from automation.approval.approval import Approval
+from automation.approval.resource_policies import ResourcePolicies
 from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.engine_keys import EngineKeys
 from automation.certificates.issuing import CertificateIssuer
@@ -47,6 +48,7 @@ def make_controller(
     requeue: Requeue,
     requeue_if: Callable[[ServiceKey, float, Callable[[], bool]], None],
     approval: Approval,
+    of_resources: ResourcePolicies,
     sleep: SleepController,
     requests: RequestScaler,
     metrics: Metrics,
@@ -60,7 +62,7 @@ def make_controller(
         return datetime.now(UTC)
 
     services: Mapping[str, Services] = {
-        name: Services(cluster, cache, sleep, requests) for name, cache in cluster.caches.items()
+        name: Services(cluster, cache, sleep, requests, of_resources.verdict) for name, cache in cluster.caches.items()
     }
     on_written = {LLMKUBE: metrics.on_service_status}
     statuses = {

@@ -27,6 +27,8 @@ def limit_end(limit_s: float = END_LIMIT_S) -> None:
 
 
 def _end(limit_s: float) -> None:
-    log.error("Did not end in time after the request to stop; ending the process", limit_s=limit_s)
-    faulthandler.dump_traceback(file=sys.stderr)
-    os._exit(1)
+    try:
+        log.error("Did not end in time after the request to stop; ending the process", limit_s=limit_s)
+        faulthandler.dump_traceback(file=sys.stderr)
+    finally:
+        os._exit(1)  # also where the reader of the output is gone

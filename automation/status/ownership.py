@@ -13,12 +13,25 @@ from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from program.dialects.registry import DIALECTS, dialect_named
 
 
 def written_by_another(status: Json | None, mark: str = "Ready") -> bool:
     """Return whether another controller wrote a status: it is not empty, and lacks Herdsman's condition `mark`."""
     conditions = (status or {}).get("conditions") or ()
     return bool(status) and not any(condition["type"] == mark for condition in conditions)
+
+
+def held_by_upstream(cr: Json, dialect: str) -> bool:
+    """Return whether the upstream controller of a dialect manages a service, or managed it before.
+
+    Always False for a dialect whose services a loop takes at once (`DialectInfo.yields`).
+    """
+    info, finalizers = DIALECTS[dialect], cr["metadata"].get("finalizers") or ()
+    return info.yields and (
+        any(each in dialect_named(dialect).peer_finalizers for each in finalizers)
+        or written_by_another(cr.get("status"), info.status_mark)
+    )
 
 
 ONLY_OURS = frozenset(

@@ -29,6 +29,8 @@ class AdapterFile(FrozenModel):
     """The name that clients and the engine use."""
     source: DesiredModel
     """Where its files are. Several files form a directory, one file is a GGUF."""
+    resource: str = ""
+    """Name of the LoRAAdapter, in the namespace of the service."""
 
     @property
     def digest(self) -> str:
@@ -81,7 +83,9 @@ class Adapter(FrozenModel):
     @property
     def file(self) -> AdapterFile | None:
         """The files of an adapter with a source."""
-        return AdapterFile(name=self.name, source=self.source) if self.source is not None else None
+        if self.source is None:
+            return None
+        return AdapterFile(name=self.name, source=self.source, resource=self.resource)
 
     @property
     def location(self) -> str:

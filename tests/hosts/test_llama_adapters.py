@@ -113,7 +113,7 @@ def test_a_pod_downloads_an_adapter_and_its_engine_starts_with_it(
         spec = {"inferenceServiceRef": {"name": "svc"}, "name": "sql", "source": f"{folder}/sql.gguf"}
         spec["sha256"] = hashlib.sha256(written.read_bytes()).hexdigest()
         cr = {"metadata": {"name": "sql", "namespace": "ns", "uid": "u"}, "spec": spec}
-        [file] = files_of({"metadata": {"name": "svc"}, "spec": {}}, [cr], on_host=False).values()
+        [file] = files_of({"metadata": {"name": "svc"}, "spec": {}}, [cr], on_host=False)
         desired = service(adapters=(file,))
         container = init(desired)[file.container]
 

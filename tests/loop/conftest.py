@@ -15,6 +15,7 @@ from tests.engine.stacks import Stack
 from tests.engine.test_static_fleet_places import Project
 from tests.support import controlplane
 from tests.support.loop import LoopProcess, grant_loop_rights, install_crds, loop_process
+from tests.support.supervising import free_port
 from tools.localcluster import LocalCluster
 
 
@@ -60,3 +61,9 @@ def loop(loop_kubeconfig: Path, pulumi_cli: Path, tmp_path_factory: pytest.TempP
     """One loop over all namespaces."""
     with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def gateway() -> str:
+    """The address of the gateway in the loop's process, for a module whose loop is a gateway too."""
+    return f"http://127.0.0.1:{free_port()}"

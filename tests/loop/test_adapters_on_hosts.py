@@ -19,29 +19,28 @@ from kubeapi.json_types import Json
 from tests.support.adapter_files import write_adapter
 from tests.support.agents import REACHED, agent
 from tests.support.gateways import completion
-from tests.support.loop import LoopProcess, eventually, find, http_folder, loop_process, model, service
-from tests.support.supervising import free_port
+from tests.support.loop import LoopProcess, eventually, find, gateway_loop, http_folder, model, service
+from tests.unit.policies.folders import document, folder
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
 
 HOST = "adapter-tests"
+DENIED = "denied"
+"""A LoRAAdapter that a policy does not allow."""
 SERVICE = f"chat-{os.getpid()}"
 WAIT_S = 90.0
-
-
-@pytest.fixture(scope="module")
-def gateway() -> str:
-    """The address of the gateway in the loop's process."""
-    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture(scope="module")
 def loop(
     loop_kubeconfig: Path, pulumi_cli: Path, gateway: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LoopProcess]:
-    """One loop over all namespaces with the rights of a loop only, which is also a gateway."""
-    listen = f"--gateway-listen={gateway.removeprefix('http://')}"
-    with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop"), "--gateway", listen) as running:
+    """One loop over all namespaces with the rights of a loop only and with a policy, which is also a gateway."""
+    match = {"kinds": ["LoRAAdapter"], "names": [DENIED]}
+    rule = document("no-such-adapter", match=match, namespaces={"allowed": ["elsewhere"]})
+    policies = folder(tmp_path_factory.mktemp("policies"), p_yaml=rule)
+    words = ("--policies", str(policies))
+    with gateway_loop(loop_kubeconfig, tmp_path_factory.mktemp("loop"), gateway, *words) as running:
         yield running
 
 
@@ -74,6 +73,16 @@ def status(client: KubeClient, namespace: str, name: str) -> Json:
     return (find(client, kinds.LORA_ADAPTERS, namespace, name) or {}).get("status") or {}
 
 
+def ready(client: KubeClient, namespace: str, name: str) -> Json:
+    """Condition Ready of an adapter; without reason while it has none."""
+    conditions = status(client, namespace, name).get("conditions") or ()
+    return next((each for each in conditions if each["type"] == "Ready"), {"reason": "", "message": ""})
+
+
+def reason(client: KubeClient, namespace: str, name: str) -> str:
+    return str(ready(client, namespace, name)["reason"])
+
+
 def numbers(client: KubeClient, namespace: str, *names: str) -> list[int | None]:
     """The adapters' numbers in the only replica, once all are loaded; empty before."""
     found = [status(client, namespace, name) for name in names]
@@ -99,11 +108,14 @@ def test_a_process_on_a_host_gets_its_adapters_when_it_starts(
 ) -> None:
     folder, url = files
     sums = {name: hashlib.sha256((folder / f"{name}.gguf").read_bytes()).hexdigest() for name in ("legal", "sql")}
+    create(client, namespace, DENIED, f"{url}/sql.gguf", sha256=sums["sql"])
     create(client, namespace, "legal", f"{url}/legal.gguf", sha256=sums["legal"])
     model(client, namespace, source=f"{url}/tiny.gguf")
     service(client, namespace, SERVICE, annotations={"herdsman.dev/host": HOST}, contextSize=256)
     base = f"{namespace}/{SERVICE}"
     eventually(lambda: numbers(client, namespace, "legal") == [0], what="the first adapter", timeout_s=WAIT_S)
+    assert DENIED not in str(client.get(kinds.HOST_PROCESSES, namespace, SERVICE)["spec"])
+    eventually(lambda: reason(client, namespace, DENIED) == "PolicyViolated", what="the denial", timeout_s=WAIT_S)
     answers = {name: text(gateway, name) for name in (base, f"{base}:legal")}
     assert len(set(answers.values())) == 2, answers
     assert find(client, kinds.LORA_ADAPTERS, namespace, "legal")["metadata"]["finalizers"] == [FINALIZER]  # type: ignore[index]
@@ -136,10 +148,5 @@ def test_a_wrong_checksum_is_a_condition_of_the_adapter(
     create(client, namespace, "sql", f"{url}/sql.gguf", sha256="0" * 64)
     model(client, namespace, source=f"{url}/tiny.gguf")
     service(client, namespace, SERVICE, annotations={"herdsman.dev/host": HOST}, contextSize=256)
-
-    def told() -> Json:
-        conditions = status(client, namespace, "sql").get("conditions") or ()
-        return next((each for each in conditions if each["type"] == "Ready"), {"reason": "", "message": ""})
-
-    eventually(lambda: told()["reason"] == "DownloadFailed", what=f"the condition {told()}", timeout_s=WAIT_S)
-    assert "ChecksumMismatch" in told()["message"]
+    eventually(lambda: reason(client, namespace, "sql") == "DownloadFailed", what="the condition", timeout_s=WAIT_S)
+    assert "ChecksumMismatch" in ready(client, namespace, "sql")["message"]

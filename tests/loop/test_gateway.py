@@ -33,8 +33,8 @@ from tests.support.loop import (
     await_condition,
     edit,
     eventually,
+    gateway_loop,
     http_folder,
-    loop_process,
     model,
     service,
     status,
@@ -60,8 +60,7 @@ def loop(
     loop_kubeconfig: Path, pulumi_cli: Path, own_address: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LoopProcess]:
     """One loop over all namespaces, which is also a gateway. It has the rights of a loop only."""
-    listen = f"--gateway-listen={own_address.removeprefix('http://')}"
-    with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop"), "--gateway", listen) as running:
+    with gateway_loop(loop_kubeconfig, tmp_path_factory.mktemp("loop"), own_address) as running:
         yield running
 
 

@@ -23,14 +23,7 @@ from kubeapi.json_types import Json
 from tests.support.adapter_engines import BASE, AdapterEngine, EngineServer
 from tests.support.gateways import completion
 from tests.support.kubelet import pods_of, write_ready_status
-from tests.support.loop import LoopProcess, deployed, eventually, find, loop_process, model, service
-from tests.support.supervising import free_port
-
-
-@pytest.fixture(scope="module")
-def gateway() -> str:
-    """The address of the gateway in the loop's process."""
-    return f"http://127.0.0.1:{free_port()}"
+from tests.support.loop import LoopProcess, deployed, eventually, find, gateway_loop, model, service
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +31,7 @@ def loop(
     loop_kubeconfig: Path, pulumi_cli: Path, gateway: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LoopProcess]:
     """One loop over all namespaces with the rights of a loop only, which is also a gateway."""
-    listen = f"--gateway-listen={gateway.removeprefix('http://')}"
-    with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop"), "--gateway", listen) as running:
+    with gateway_loop(loop_kubeconfig, tmp_path_factory.mktemp("loop"), gateway) as running:
         yield running
 
 

@@ -17,19 +17,12 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from tests.support.gateways import completion
-from tests.support.loop import LoopProcess, loop_process
+from tests.support.loop import LoopProcess, gateway_loop
 from tests.support.loop import eventually as eventually_within
-from tests.support.supervising import free_port
 from tests.unit.policies.folders import document, folder
 from tools.localcluster import LocalCluster
 
 eventually = functools.partial(eventually_within, timeout_s=90.0)
-
-
-@pytest.fixture(scope="module")
-def gateway() -> str:
-    """The address of the gateway in the loop's process."""
-    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +31,8 @@ def loop(
 ) -> Iterator[LoopProcess]:
     """A loop with the rights of a loop only, with policies, which is also a gateway."""
     policies = folder(tmp_path_factory.mktemp("policies"), p_yaml=document("local", routers={"providers": ["litellm"]}))
-    listen = f"--gateway-listen={gateway.removeprefix('http://')}"
-    words = ("--gateway", listen, "--policies", str(policies))
-    with loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop"), *words) as running:
+    words = ("--policies", str(policies))
+    with gateway_loop(loop_kubeconfig, tmp_path_factory.mktemp("loop"), gateway, *words) as running:
         yield running
 
 

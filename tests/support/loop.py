@@ -178,6 +178,14 @@ def loop_process(kubeconfig: Path, directory: Path, *arguments: str, start: bool
             loop.stop()
 
 
+@contextlib.contextmanager
+def gateway_loop(kubeconfig: Path, directory: Path, address: str, *arguments: str) -> Iterator[LoopProcess]:
+    """Run a loop that is also a gateway at `address` while the block lasts."""
+    listen = f"--gateway-listen={address.removeprefix('http://')}"
+    with loop_process(kubeconfig, directory, "--gateway", listen, *arguments) as running:
+        yield running
+
+
 def eventually(look: Callable[[], T], *, what: str, timeout_s: float = 45.0) -> T:
     """Poll until the result is true; fail with `what` after the timeout."""
     began = time.monotonic()

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from automation.cache.trim import LABEL_COMPONENT
 from automation.serving.engine_start import EngineStart, is_foreign, is_healthy, start_of
 from automation.workqueue.backoff import backoff_s
 from kubeapi.json_types import Json
@@ -36,7 +37,6 @@ UNLOAD_WITHIN_S = 60.0
 """How long a deletion waits for replicas that do not unload the adapter."""
 _FOR_THE_NEXT_START = frozenset({AdapterReason.RUNTIME_LOADING_DISABLED, AdapterReason.NOT_IN_ARGUMENTS})
 _SHOWN = 3
-LABEL_COMPONENT = "app.kubernetes.io/component"
 _SETS = ("ReplicaSet", "StatefulSet")
 _SCHEDULER = "scheduler"
 """A part of the component of KServe's pods that choose replicas."""

@@ -96,6 +96,13 @@ def without(processes: Iterable[Json], name: str) -> dict[str, AdapterOutcome | 
     return said
 
 
+def is_in_a_replica(file: AdapterFile, processes: Iterable[Json], pods: Iterable[Json]) -> bool:
+    """Return whether a process or a pod of the service was made with an adapter."""
+    return any(file.token in each["spec"].get("adapters", ()) for each in processes) or any(
+        file.container in _downloads(each) for each in pods
+    )
+
+
 # --- pods -------------------------------------------------------------------------------------------------------------
 
 
@@ -110,7 +117,7 @@ def _is_left_out(pod: Json) -> bool:
 
 
 def _of_pod(file: AdapterFile, pod: Json) -> AdapterOutcome | None:
-    if file.container not in (pod.get("engine") or {}).get("adapters", ()):
+    if file.container not in _downloads(pod):
         if not is_healthy(pod):
             return None
         return _waits(AdapterReason.RESTART_PENDING, "the pod was started without the adapter, and is replaced")
@@ -119,6 +126,12 @@ def _of_pod(file: AdapterFile, pod: Json) -> AdapterOutcome | None:
     if pod.get("init_running") == file.container:
         return _waits(AdapterReason.DOWNLOADING, "the pod downloads the adapter")
     return None
+
+
+def _downloads(pod: Json) -> tuple[str, ...]:
+    """Return the init containers of a pod that download adapters."""
+    found: tuple[str, ...] = (pod.get("engine") or {}).get("adapters", ())
+    return found
 
 
 def _problems(pod: Json, container: str) -> Iterator[str]:

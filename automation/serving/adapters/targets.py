@@ -10,11 +10,11 @@ from automation.cache.cluster_cache import ClusterCache
 from automation.serving.adapters import planned_replicas
 from automation.serving.adapters.deciding import engine_pods, running
 from automation.serving.engine_start import EngineStart
-from automation.status.ownership import written_by_another
+from automation.status.ownership import held_by_upstream
 from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterReplica
 from program.dialects.llmkube.parse.adapter import file_of, is_on_hosts, runtime_of
-from program.dialects.registry import DIALECTS, KINDS, LLMKUBE, dialect_named, is_part_of_another
+from program.dialects.registry import KINDS, LLMKUBE, is_part_of_another
 
 
 class Targets:
@@ -29,12 +29,7 @@ class Targets:
 
     def manages(self, adapter: Adapter, service: Json) -> bool:
         """Return whether this loop manages a service, as `reconcile.services` does."""
-        info = DIALECTS[adapter.dialect]
-        finalizers = service["metadata"].get("finalizers") or ()
-        held = info.yields and (
-            any(each in dialect_named(info.name).peer_finalizers for each in finalizers)
-            or written_by_another(service.get("status"), info.status_mark)
-        )
+        held = held_by_upstream(service, adapter.dialect)
         return not is_part_of_another(service) and self._cluster.is_ours(service, held=held)
 
     def engine(self, adapter: Adapter, service: Json | None) -> str:

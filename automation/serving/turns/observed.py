@@ -75,24 +75,10 @@ class PoolServices:
         cr = self._service(key)
         if cr is None or "deletionTimestamp" in cr["metadata"]:
             return None
-        spec, annotations = cr.get("spec") or {}, cr["metadata"].get("annotations") or {}
-        deployment = self._deployment(key) or {}
-        live = deployment.get("spec") or {}
         if hosted is None:
             objects = self._cluster.llmkube.index.objects(key.namespace, key.name)
             hosted = any(kind == kinds.HOST_PROCESSES.kind for kind, _ in objects)
-        scaled_by = str(live.get("scaled_by", ""))
-        return ServiceFacts(
-            managed=self.is_ours(cr),
-            autoscaled=bool(spec.get("autoscaling")),
-            by_requests=bool(annotations.get(ANNOTATION_SCALE_BY)),
-            scaled_by=scaled_by if scaled_by in AUTOSCALING_MANAGERS and live.get("replicas") else "",
-            stopped=spec.get("replicas") == 0 or bool(spec.get("suspend")),
-            hosted=hosted,
-            own_group=str(annotations.get(ANNOTATION_MODEL_GROUP, "")),
-            gpus=_gpus(live, spec.get("replicas", 1)),
-            node_labels=spec.get("nodeSelector") or {},
-        )
+        return facts_of(cr, self._deployment(key), managed=self.is_ours(cr), hosted=hosted)
 
     def generation(self, key: ServiceKey) -> int:
         """Return the generation of a service's spec; 0 where there is no service."""
@@ -130,6 +116,24 @@ class PoolServices:
     def _deployment(self, key: ServiceKey) -> Json | None:
         objects = self._cluster.llmkube.index.objects(key.namespace, key.name)
         return objects.get((kinds.DEPLOYMENTS.kind, naming.deployment_name(key.name)))
+
+
+def facts_of(cr: Json, deployment: Json | None, *, managed: bool, hosted: bool) -> ServiceFacts:
+    """Return what decides whether a service can be a member. `deployment` has the form of `trim.deployment`."""
+    spec, annotations = cr.get("spec") or {}, cr["metadata"].get("annotations") or {}
+    live = (deployment or {}).get("spec") or {}
+    scaled_by = str(live.get("scaled_by", ""))
+    return ServiceFacts(
+        managed=managed,
+        autoscaled=bool(spec.get("autoscaling")),
+        by_requests=bool(annotations.get(ANNOTATION_SCALE_BY)),
+        scaled_by=scaled_by if scaled_by in AUTOSCALING_MANAGERS and live.get("replicas") else "",
+        stopped=spec.get("replicas") == 0 or bool(spec.get("suspend")),
+        hosted=hosted,
+        own_group=str(annotations.get(ANNOTATION_MODEL_GROUP, "")),
+        gpus=_gpus(live, spec.get("replicas", 1)),
+        node_labels=spec.get("nodeSelector") or {},
+    )
 
 
 def _gpus(live: Json, replicas: object) -> int:

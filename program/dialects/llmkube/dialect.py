@@ -104,10 +104,10 @@ def _with_adapters(desired: DesiredService, cr: Json, look: Lookup) -> DesiredSe
         return desired
     namespace = _namespace(cr)
     crs = look.listed(kinds.LORA_ADAPTERS, namespace)
-    found = files_of(cr, crs, on_host=desired.host_placement is not None) if crs else {}
-    for resource in found:
-        look(kinds.LORA_ADAPTERS, namespace, resource)  # so that it counts as an object that the service refers to
-    return desired.model_copy(update={"adapters": tuple(found.values())}) if found else desired
+    found = files_of(cr, crs, on_host=desired.host_placement is not None) if crs else ()
+    for each in found:
+        look(kinds.LORA_ADAPTERS, namespace, each.resource)  # so that it counts as an object the service refers to
+    return desired.model_copy(update={"adapters": found}) if found else desired
 
 
 def _node_paths(service: DesiredService) -> tuple[tuple[str, str], ...]:

@@ -19,3 +19,8 @@ def test_a_process_that_hangs_is_ended_and_prints_where_it_hangs() -> None:
     assert ended.returncode == 1
     assert "Did not end in time" in ended.stdout + ended.stderr
     assert "in wait" in ended.stderr
+
+
+def test_a_process_that_cannot_print_is_ended_too() -> None:
+    code = HANGS.replace("import threading", "import os, threading\nos.close(1)\nos.close(2)", 1)
+    assert subprocess.run([sys.executable, "-c", code], timeout=50).returncode == 1

@@ -85,7 +85,7 @@ def test_replicas_start_with_the_adapters_that_their_engine_can_read() -> None:
     ending["metadata"]["deletionTimestamp"] = "t"
 
     def names(*, on_host: bool, **spec: Any) -> list[str]:
-        return list(files_of({**service, "spec": spec}, [*crs, ending], on_host=on_host))
+        return [each.resource for each in files_of({**service, "spec": spec}, [*crs, ending], on_host=on_host)]
 
     assert names(on_host=False) == ["z", "a"], "by age, so that a new one changes no number"
     assert names(on_host=True) == ["mounted", "z", "a"]

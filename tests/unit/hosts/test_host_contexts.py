@@ -13,6 +13,7 @@ from automation.hosts.registry import HostRegistry
 from components.render import RenderOptions, render
 from kubeapi.json_types import Json
 from program import sizing
+from program.desired.adapter import AdapterFile
 from program.desired.engines import LlamaCpp, Vllm
 from program.desired.keys import ServiceKey
 from program.desired.model import GgufFacts, ModelSource, SourceKind
@@ -131,6 +132,15 @@ def test_a_chosen_context_does_not_follow_the_memory_of_the_host() -> None:
     first = hosted(contexts=(chosen(hosted(), free=9),))
     for free in (64, 9, 6.3):
         again = chosen(hosted(), {0: process_of(first, ready=True)}, free=free)
+        assert again == HostContext(tokens=16_384, chosen="default")
+
+
+def test_a_process_that_gets_an_adapter_keeps_its_context() -> None:
+    adapter = AdapterFile(name="sql", source=http_model().model_copy(update={"source": OTHER}))
+    alone = hosted(contexts=(chosen(hosted(), free=9),))
+    both = alone.model_copy(update={"adapters": (adapter,)})
+    for live, wanted in ((alone, both), (both, alone)):
+        again = chosen(wanted, {0: process_of(live, ready=True)}, free=64)
         assert again == HostContext(tokens=16_384, chosen="default")
 
 

@@ -13,10 +13,12 @@ from automation.preview.effects import effects_of
 from automation.preview.lookup import PreviewLookup
 from automation.preview.report import as_json, as_terminal_text, markdown
 from automation.preview.resources import preview_resource
+from components.policies.policy import Violation
 from kubeapi import kinds
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
+from program.desired.facts import Problem
 from program.manifests import Manifests
 
 NOW = "2026-01-01T00:00:00Z"
@@ -144,6 +146,19 @@ def test_a_pool_tells_who_joins_who_leaves_and_who_takes_no_turns() -> None:
     assert "spec.default: `c` is no member" in warnings
 
 
+def test_a_pool_reads_its_members_as_the_loop_does() -> None:
+    """The GPUs of a member are those of its Deployment; a host selector places it on hosts before it has a process."""
+    big, placed = service("big"), service("placed")
+    placed["metadata"]["annotations"] = {"herdsman.dev/host-selector": "room=lab"}
+    engine = {"name": "engine", "resources": {"limits": {"nvidia.com/gpu": 2}}}
+    deployment = {**resource("Deployment", "big", template={"spec": {"containers": [engine]}}), "apiVersion": "apps/v1"}
+    members = [{"inferenceServiceRef": {"name": name}} for name in ("big", "placed")]
+    pool = resource("ModelPool", "shared", members=members)
+    found = effects_of(pool, None, look(big, placed, deployment, pool))
+    assert "`big`: its replicas request 2 GPUs, and the pool has 1" in found.warnings
+    assert "`placed` take turns by the memory of their hosts" in found.effects
+
+
 def test_an_adapter_names_the_replicas_that_load_it() -> None:
     adapter = resource("LoRAAdapter", "sql", inferenceServiceRef={"name": "chat"}, name="sql", path="/adapters/sql")
     vllm = service("chat", runtime="vllm")
@@ -211,3 +226,22 @@ def test_a_preview_of_resources_is_reported_in_every_form() -> None:
     assert "- **warning** no Secret" in comment
     [told] = as_json(found)["resources"]
     assert (told["kind"], told["op"], told["effects"]) == ("ModelRouter", "update", ["clients see `x`"])
+
+
+def test_a_resource_that_its_controller_refuses_is_reported_with_the_field() -> None:
+    problem = Problem(reason="SpecInvalid", message="names no backend", field="spec.defaultRoute", terminal=True)
+    violation = Violation("local", "no providers", "spec.backends[0].external", "openai", "use a service")
+    found = Preview(
+        resources=(ResourcePreview("ModelRouter", "prod", "front", "create", violations=(violation,), problem=problem),)
+    )
+    assert as_terminal_text(found, colour=False).splitlines() == [
+        "ModelRouter prod/front  1 to create",
+        "  ! spec.defaultRoute: names no backend",
+        "  +  ModelRouter front",
+        f"  !  {violation}",
+    ]
+    comment = markdown(found)
+    assert "<b>ModelRouter prod/front</b>: cannot be applied: spec.defaultRoute: names no backend" in comment
+    assert "- :x: policy `local`: spec.backends\\[0\\].external is openai" in comment
+    [told] = as_json(found)["resources"]
+    assert (told["problem"]["field"], told["violations"][0]["policy"]) == ("spec.defaultRoute", "local")

@@ -88,9 +88,8 @@ def claims_of(crs: Iterable[Json]) -> dict[Claim, Adapter]:
     return found
 
 
-def files_of(service: Json, crs: Iterable[Json], *, on_host: bool) -> dict[str, AdapterFile]:
-    """Return the adapters that are part of a service, by the name of their object: those that its replicas must have
-    when they start.
+def files_of(service: Json, crs: Iterable[Json], *, on_host: bool) -> tuple[AdapterFile, ...]:
+    """Return the adapters that are part of a service: those that its replicas must have when they start.
 
     - In pods, those with a source, which init containers download.
     - On hosts, all, because llama-server loads adapters only at its start. `on_host` is whether the service runs there.
@@ -99,16 +98,16 @@ def files_of(service: Json, crs: Iterable[Json], *, on_host: bool) -> dict[str, 
     the service cannot have are left out; the controller of LoRAAdapters says why.
     """
     engine, metadata = runtime_of(service), service["metadata"]
-    own = [each for each in crs if _service_named(each) == metadata["name"]]
+    own = [each for each in crs if service_named(each) == metadata["name"]]
     ending = {each["metadata"].get("uid") for each in own if "deletionTimestamp" in each["metadata"]}
     claims = sorted(claims_of(own).values(), key=_age)
-    return {
-        adapter.resource: file
+    return tuple(
+        file
         for adapter in claims
         if adapter.uid not in ending
         and (file := file_of(adapter, on_host=on_host)) is not None
         and not why_not_part(engine, service, file, on_host=on_host)[0]
-    }
+    )
 
 
 def file_of(adapter: Adapter, *, on_host: bool) -> AdapterFile | None:
@@ -117,7 +116,8 @@ def file_of(adapter: Adapter, *, on_host: bool) -> AdapterFile | None:
         return adapter.file
     path = adapter.path
     where = ModelSource(kind=SourceKind.FILE, address=path, path=path)
-    return AdapterFile(name=adapter.name, source=DesiredModel(name=adapter.name, source=where))
+    source = DesiredModel(name=adapter.name, source=where)
+    return AdapterFile(name=adapter.name, source=source, resource=adapter.resource)
 
 
 def why_not_part(engine: str, service: Json, file: AdapterFile, *, on_host: bool) -> tuple[AdapterReason | None, str]:
@@ -174,7 +174,7 @@ def _cache_size(service: Json) -> str | None:
     return values[-1] if values else None
 
 
-def _service_named(cr: Json) -> str:
+def service_named(cr: Json) -> str:
     """Return the InferenceService that a LoRAAdapter names; empty for another kind of service."""
     spec = cr.get("spec")
     reference = spec.get("inferenceServiceRef") if isinstance(spec, dict) else None

@@ -1,0 +1,69 @@
+"""LoRAAdapters that a policy denies, and the services whose replicas would start with them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from automation.approval.approval import services_with_adapters
+from automation.approval.policy_checker import Verdict
+from automation.reconcile.desire import Desirer
+from automation.reconcile.observe import Observed
+from kubeapi import kinds
+from kubeapi.json_types import Json
+from program.desired.adapter import AdapterFile
+from program.desired.facts import Problem
+from program.desired.keys import ServiceKey
+from tests.support.builders import http_model, service
+
+DENIED = Verdict(Problem(reason="PolicyViolated", message="no", terminal=True))
+LAW, SQL = (AdapterFile(name=name, source=http_model(), resource=name) for name in ("law", "sql"))
+
+
+def adapters(
+    verdicts: dict[str, Verdict | None], *, processes: tuple[Json, ...] = (), pods: tuple[Json, ...] = ()
+) -> Any:
+    """The adapters that the replicas of a service get, by the verdicts and by what the replicas have."""
+    cache: Any = SimpleNamespace(get=lambda _kind, _namespace, name: {"name": name})
+    parts: Any = None
+    desirer = Desirer(parts, cache, parts, parts, policies=lambda cr: verdicts.get(cr["name"]))
+    observed = Observed((), claim_exists=True, deployment=None, pods=pods, host_processes=dict(enumerate(processes)))
+    wanted = service().model_copy(update={"adapters": (LAW, SQL)})
+    return desirer._without_denied_adapters(wanted, observed).adapters
+
+
+@pytest.mark.parametrize("verdict", [None, Verdict(), Verdict(advice=(Problem(reason="PolicyAdvice", message="hm"),))])
+def test_adapters_that_no_mandatory_policy_denies_are_parts_of_the_service(verdict: Verdict | None) -> None:
+    assert adapters({"sql": verdict}) == (LAW, SQL)
+
+
+def test_a_denied_adapter_is_no_part_of_the_service() -> None:
+    others = {"spec": {"adapters": (LAW.token,)}}
+    assert adapters({"sql": DENIED}, processes=(others,), pods=({"engine": None},)) == (LAW,)
+
+
+@pytest.mark.parametrize(
+    "replicas",
+    [{"processes": ({"spec": {"adapters": (SQL.token,)}},)}, {"pods": ({"engine": {"adapters": (SQL.container,)}},)}],
+)
+def test_replicas_that_have_a_denied_adapter_are_not_restarted(replicas: Any) -> None:
+    assert adapters({"sql": DENIED}, **replicas) == (LAW, SQL)
+
+
+def test_another_result_enqueues_the_services_with_adapters() -> None:
+    def adapter(name: str, service: str) -> Json:
+        metadata = {"name": name, "namespace": "ns"}
+        return {"metadata": metadata, "spec": {"inferenceServiceRef": {"name": service}}}
+
+    crs = [adapter("a", "chat"), adapter("b", "chat"), adapter("c", "gone"), {"metadata": {"namespace": "ns"}}]
+    cluster: Any = SimpleNamespace(
+        llmkube=SimpleNamespace(
+            listed=lambda _kind: crs,
+            get=lambda kind, _, name: {} if (kind, name) == (kinds.INFERENCE_SERVICES, "chat") else None,
+        )
+    )
+    found: list[ServiceKey] = []
+    services_with_adapters(cluster, lambda key, _delay_s: found.append(key))
+    assert found == [ServiceKey("llmkube", "ns", "chat")]
