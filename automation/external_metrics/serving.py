@@ -10,12 +10,12 @@ from __future__ import annotations
 import datetime
 import os
 import threading
-import time
 from collections.abc import Callable
 
 import structlog
 
 from automation.certificates.files import LIFETIME, serving_files
+from automation.certificates.rotation import SETTLE_S, CertificateRotation
 from automation.external_metrics import front_proxy, registration
 from automation.external_metrics.front_proxy import FrontProxy, Reviewer
 from automation.external_metrics.server import MetricsServer, Values
@@ -25,14 +25,10 @@ from kubeapi.errors import KubeError
 
 log = structlog.get_logger(__name__)
 
-RENEW_AFTER = 0.5
-"""A certificate is replaced after this part of its lifetime."""
 RETRY_S = 5.0
 """Pause after a failure."""
 CHECK_S = 60.0
 """How often the registration and the API server's authority are looked at."""
-SETTLE_S = 10.0
-"""Time after the write of the APIService until every API server has it."""
 STOP_TIMEOUT_S = 10.0
 LOOPBACK = "127.0.0.1"
 
@@ -63,21 +59,13 @@ class ExternalMetrics:
         self._service = service
         self._port = port
         self._address = address or os.environ.get("POD_IP", "")
-        self._lifetime = lifetime
         self._check_every_s = check_every_s
-        self._settle_s = settle_s
-        self._clock = clock
         self._values = values
         self._stop = threading.Event()
         self._server: MetricsServer | None = None
         self._thread: threading.Thread | None = None
-        self._served = self._issue()
         self._trusted: FrontProxy | None = None
-        self._renewal = clock() + lifetime * RENEW_AFTER
-        self._next: dict[str, bytes] = {}
-        """The files of the next certificate, until every API server has its authority; usually empty."""
-        self._told_at: float | None = None
-        """The time, on the monotonic clock, when the APIService had the authority of `_next`."""
+        self._certificate = CertificateRotation(self._issue, lifetime=lifetime, settle_s=settle_s, clock=clock)
         self._failure = ""
 
     @property
@@ -88,7 +76,7 @@ class ExternalMetrics:
     @property
     def authority(self) -> bytes:
         """PEM of the authority of the certificate that the server uses."""
-        return self._served["ca.crt"]
+        return self._certificate.served["ca.crt"]
 
     def start(self) -> None:
         """Start to listen, and register in the background. Raises OSError when the port is taken."""
@@ -106,9 +94,9 @@ class ExternalMetrics:
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT_S)
 
-    def _issue(self) -> dict[str, bytes]:
+    def _issue(self, now: datetime.datetime, lifetime: datetime.timedelta) -> dict[str, bytes]:
         namespace, name = self._service
-        return serving_files([f"{name}.{namespace}.svc"], [], now=self._clock(), lifetime=self._lifetime)
+        return serving_files([f"{name}.{namespace}.svc"], [], now=now, lifetime=lifetime)
 
     def _run(self, server: MetricsServer) -> None:
         while not self._stop.is_set():
@@ -129,25 +117,15 @@ class ExternalMetrics:
         """
         trusted = FrontProxy.read(self._client.get(kinds.CONFIG_MAPS, front_proxy.NAMESPACE, front_proxy.NAME))
         if trusted != self._trusted:
-            server.trust(self._served, trusted)
+            server.trust(self._certificate.served, trusted)
             self._trusted = trusted
-        if not self._next and self._clock() >= self._renewal:
-            self._next = self._issue()
+        self._certificate.begin_if_due()
         if self._address:
             registration.publish(self._client, self._service, self._address, server.server_port)
-        authorities = self._served["ca.crt"] + self._next.get("ca.crt", b"")
-        if not registration.register(self._client, self._service, authorities):
+        if not registration.register(self._client, self._service, self._certificate.authorities):
             return min(RETRY_S, self._check_every_s)
-        if not self._next:
-            return self._check_every_s
-        now = time.monotonic()
-        if self._told_at is None:
-            self._told_at = now
-        left_s = self._told_at + self._settle_s - now
-        if left_s > 0:
-            return left_s
-        self._served, self._next, self._told_at = self._next, {}, None
-        self._renewal = self._clock() + self._lifetime * RENEW_AFTER
-        server.trust(self._served, trusted)
-        log.info("Replaced the certificate of the external metrics API", renewal=self._renewal)
-        return 0.0
+        wait_s = self._certificate.announced()
+        if wait_s == 0:
+            server.trust(self._certificate.served, trusted)
+            log.info("Replaced the certificate of the external metrics API", renewal=self._certificate.renewal)
+        return self._check_every_s if wait_s is None else wait_s
