@@ -2,7 +2,8 @@
 
 All small servers of the project use it: the agent's API (`agent.server.api.http_api`), health and metrics
 (`automation.telemetry.health`), the gateway's metrics (`gateway.metrics_server`), the conversion webhook
-(`automation.webhook.server`) and the key keeper (`automation.engine.key_keeper`).
+(`automation.webhook.server`), the external metrics API (`automation.external_metrics.server`) and the key keeper
+(`automation.engine.key_keeper`).
 
 Every connection has a thread, which also does the TLS handshake, so that a client with an unfinished handshake does
 not delay others.
@@ -38,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Bounds:
-    """What clients may use of a server."""
+    """The limits of a server for its clients."""
 
     connections: int = 64
     per_client: int = 24

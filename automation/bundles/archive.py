@@ -68,7 +68,7 @@ class Reader:
         """Yield each file of the list with its open data.
 
         Raises BundleInvalid for a member that is not in the list, is no plain file, or has another size, and for
-        missing members. Nothing of such a member is read.
+        missing members. The content of such a member is not read.
         """
         for expected in self.contents.files:
             member = _next(self._tar)

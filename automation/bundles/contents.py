@@ -29,7 +29,7 @@ class BundleInvalid(BundleError):
 
 
 class Kind(StrEnum):
-    """What a file of a bundle is. Each kind has a folder."""
+    """The kind of a file in a bundle. Each kind has a folder."""
 
     MODEL = "model"
     IMAGE = "image"

@@ -46,7 +46,7 @@ Begin = Callable[[str], OnFile]
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for, beside the documents and models."""
+    """The options of one call, beside the documents and models."""
 
     target: Path
     version: str

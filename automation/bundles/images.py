@@ -47,7 +47,7 @@ def named(image: str) -> str:
 
 
 def pushed_name(image: str, registry: str) -> str:
-    """Return the name of an image in another registry: `HOST/PREFIX` in the place of its own registry."""
+    """Return the name of an image in another registry: `HOST/PREFIX` replaces the registry in its name."""
     first, slash, rest = named(image).partition("/")
     is_registry = bool(slash) and ("." in first or ":" in first or first == "localhost")
     path = rest if is_registry else named(image)

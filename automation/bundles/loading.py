@@ -46,7 +46,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of a bundle."""
+    """The result of loading a bundle."""
 
     contents: Contents
     services: str

@@ -44,7 +44,7 @@ class WantedFile:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a bundle must contain."""
+    """The contents that a bundle must have."""
 
     documents: tuple[Json, ...] = ()
     files: tuple[WantedFile, ...] = ()
@@ -61,7 +61,7 @@ def path_of(plan: FilePlan) -> str:
 
 
 def is_repository(plan: FilePlan) -> bool:
-    """Return whether a plan stands for all files of a repository."""
+    """Return whether a plan means all files of a repository."""
     return bool(plan.directory) and plan.source[:5].lower() == "hf://"
 
 

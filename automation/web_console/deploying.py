@@ -1,4 +1,4 @@
-"""What a model of the catalog would become at this place. All functions block."""
+"""Plans a model of the catalog for this place. All functions block."""
 
 from __future__ import annotations
 

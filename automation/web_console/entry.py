@@ -20,7 +20,7 @@ from automation.web_console.sessions import COOKIE, Sessions
 
 @dataclass(frozen=True)
 class Caller:
-    """Whoever sent a request."""
+    """The sender of a request."""
 
     session: str
     """The id of the session. It is secret."""

@@ -1,4 +1,4 @@
-"""What moves on the pages: events that tell a page to load its content again, and the lines of a log.
+"""The moving parts of the pages: events that tell a page to load its content again, and the lines of a log.
 
 Both are streams of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html). A stream ends
 with the session of its reader.
@@ -25,12 +25,12 @@ CHANGES_PAUSE_S = 2.0
 LOG_PAUSE_S = 1.0
 """How often a log is read for new lines."""
 TOPICS = ("services", "models", "hosts")
-"""What a page may follow."""
+"""The topics that a page may follow."""
 _STEP_BITS = 24
 """Downloads and memory count in steps of 16 MiB."""
 
 IsOpen = Callable[[], bool]
-"""Whether the reader's session still lives."""
+"""Returns whether the reader's session is still open."""
 
 
 def stream(headers: dict[str, str]) -> web.StreamResponse:

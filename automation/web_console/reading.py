@@ -1,4 +1,4 @@
-"""What the pages show beyond `automation.places`: events, versions, logs, hosts and pending changes.
+"""Reads the parts of pages that `automation.places` does not have: events, versions, logs, hosts and pending changes.
 
 All functions block; the application calls them in threads. The page of a service does not fail because its reader may
 not read Events, revisions or pods. A page about one kind says which right its reader lacks.
@@ -34,7 +34,7 @@ LOG_LINES = 300
 
 @dataclass(frozen=True)
 class Details:
-    """What the page of one service shows beside its state."""
+    """The parts of a service's page beside its state."""
 
     events: Sequence[Json] = ()
     """The latest first."""
