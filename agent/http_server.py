@@ -2,7 +2,8 @@
 
 All small servers of the project use it: the agent's API (`agent.server.api.http_api`), health and metrics
 (`automation.telemetry.health`), the gateway's metrics (`gateway.metrics_server`), the conversion webhook
-(`automation.webhook.server`) and the key keeper (`automation.engine.key_keeper`).
+(`automation.webhook.server`), the external metrics API (`automation.external_metrics.server`) and the key keeper
+(`automation.engine.key_keeper`).
 
 Every connection has a thread, which also does the TLS handshake, so that a client with an unfinished handshake does
 not delay others.
@@ -30,7 +31,7 @@ import structlog
 
 _TEXT = "text/plain; charset=utf-8"
 POLL_S = 0.5
-"""How often a server looks whether it shall stop."""
+"""The longest time, in seconds, until a running server notices a call of `stop`."""
 _PIECE_BYTES = 64 * 1024
 
 _log = structlog.get_logger(__name__)
@@ -38,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Bounds:
-    """What clients may use of a server."""
+    """The limits of a server for its clients."""
 
     connections: int = 64
     per_client: int = 24
@@ -150,8 +151,10 @@ class BoundedServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
         error = sys.exc_info()[1]
         client, server = str(client_address[0]), self._thread.name
-        # A client that disconnects, does not use TLS or is too slow is no error of this process. Everything else is.
-        if isinstance(error, (ConnectionError, TimeoutError, ssl.SSLError, ClientLeft)):
+        # A client that disconnects, does not use TLS, is too slow or sends too much is no error of this process.
+        # Everything else is.
+        expected = (ConnectionError, TimeoutError, ssl.SSLError, http.client.LineTooLong, ClientLeft)
+        if isinstance(error, expected):
             _log.debug("A connection ended with an error", client=client, server=server, error=repr(error))
         else:
             _log.exception("Failed to serve a connection", client=client, server=server)
@@ -249,7 +252,7 @@ class _Limit(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if self._left <= 0:
-            # The base class answers 431.
+            # The base class answers 431 if headers are too long, and nothing if the request line is.
             raise http.client.LineTooLong("head")
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
