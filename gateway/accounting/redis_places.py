@@ -186,7 +186,7 @@ class Sentinels:
 
 def place_of(url: str, environment: Mapping[str, str] = os.environ) -> Place:
     """Return the place of an address. Raises StoreInvalid, without any part of the address that may be secret."""
-    kind = urlsplit(url).scheme.partition("+")[2]
+    scheme, _, kind = url.partition("://")[0].lower().partition("+")
     if kind not in _EXAMPLES:
         raise StoreInvalid(f"{VARIABLE} has a scheme with neither +{CLUSTER} nor +{SENTINEL} after it")
     invalid = StoreInvalid(f"{VARIABLE} is not a valid address, as in {_EXAMPLES[kind]}")
@@ -199,7 +199,6 @@ def place_of(url: str, environment: Mapping[str, str] = os.environ) -> Place:
         database = int(path[0]) if path else 0
     except ValueError:
         raise invalid from None
-    scheme = parts.scheme.partition("+")[0]
     if scheme not in SCHEMES or options.keys() - {"tls", "ca_file"} or not all(host for host, _ in hosts):
         raise invalid
     if database < 0 or len(path) > 1 or (kind == SENTINEL) != bool(master) or (kind == CLUSTER and database):
