@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from gateway.accounting.resp import Reply, RespBroken, RespConnection, RespError, Server
+from gateway.accounting.resp import Connection, Reply, RespBroken, RespConnection, RespError, Server
 from gateway.accounting.stores import CONNECT_TIMEOUT_S, STATEMENT_TIMEOUT_S, VARIABLE, StoreInvalid
 
 TAG = "{herdsman-gateway}"
@@ -33,19 +33,6 @@ _EXAMPLES = {
     CLUSTER: "rediss+cluster://HOST:6379,HOST:6379?ca_file=/etc/ca.crt",
     SENTINEL: "rediss+sentinel://HOST:26379,HOST:26379/MASTER/0?ca_file=/etc/ca.crt",
 }
-
-
-class Connection(Protocol):
-    """A connection to the server that holds the accounts."""
-
-    def call(self, *command: str | bytes | int) -> Reply:
-        """Send a command and return its reply. Raises RespError, RespBroken."""
-
-    def pipeline(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Reply | RespError]:
-        """Send commands together and return their replies in order. Raises RespBroken."""
-
-    def close(self) -> None:
-        """Close the connection."""
 
 
 class Place(Protocol):
@@ -102,7 +89,7 @@ class Cluster:
         return made
 
 
-class ClusterConnection:
+class ClusterConnection(Connection):
     """A connection to the node that has the keys. It follows MOVED, since such a command was not carried out.
 
     ASK is not followed. While the slot is moved, a part of the keys is on each of two nodes, and the script of a job
@@ -115,12 +102,6 @@ class ClusterConnection:
         self._cluster = cluster
         self._server = server
         self._connection = _connected(server)
-
-    def call(self, *command: str | bytes | int) -> Reply:
-        [reply] = self.pipeline([command])
-        if isinstance(reply, RespError):
-            raise reply
-        return reply
 
     def pipeline(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Reply | RespError]:
         """Send commands together. All are sent again after MOVED: those of `redis_store` can be repeated."""
