@@ -1,8 +1,7 @@
 """Serves the external metrics API while a loop leads: its certificate, its registration, and who may call.
 
 The loop of the first shard starts it and closes it when it ends. The next leader registers another authority and
-address. A certificate is replaced without a gap: the APIService gets the authorities of both certificates, then the
-server changes, then the APIService gets only the new authority.
+address.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 import datetime
 import os
 import threading
-import time
 from collections.abc import Callable
 
 import structlog
 
-from automation.certificates.files import LIFETIME, serving_files
+from automation.certificates.files import LIFETIME
+from automation.certificates.rotation import SETTLE_S, ServingCertificate
 from automation.external_metrics import front_proxy, registration
 from automation.external_metrics.front_proxy import FrontProxy, Reviewer
 from automation.external_metrics.server import MetricsServer, Values
@@ -25,14 +24,10 @@ from kubeapi.errors import KubeError
 
 log = structlog.get_logger(__name__)
 
-RENEW_AFTER = 0.5
-"""A certificate is replaced after this part of its lifetime."""
 RETRY_S = 5.0
 """Pause after a failure."""
 CHECK_S = 60.0
 """How often the registration and the API server's authority are looked at."""
-SETTLE_S = 10.0
-"""Time after the write of the APIService until every API server has it."""
 STOP_TIMEOUT_S = 10.0
 LOOPBACK = "127.0.0.1"
 
@@ -63,21 +58,15 @@ class ExternalMetrics:
         self._service = service
         self._port = port
         self._address = address or os.environ.get("POD_IP", "")
-        self._lifetime = lifetime
         self._check_every_s = check_every_s
-        self._settle_s = settle_s
-        self._clock = clock
         self._values = values
         self._stop = threading.Event()
         self._server: MetricsServer | None = None
         self._thread: threading.Thread | None = None
-        self._served = self._issue()
+        namespace, name = service
+        names = [f"{name}.{namespace}.svc"]
+        self._certificate = ServingCertificate(names, lifetime=lifetime, settle_s=settle_s, clock=clock)
         self._trusted: FrontProxy | None = None
-        self._renewal = clock() + lifetime * RENEW_AFTER
-        self._next: dict[str, bytes] = {}
-        """The files of the next certificate, until every API server has its authority; usually empty."""
-        self._told_at: float | None = None
-        """The time, on the monotonic clock, when the APIService had the authority of `_next`."""
         self._failure = ""
 
     @property
@@ -88,7 +77,7 @@ class ExternalMetrics:
     @property
     def authority(self) -> bytes:
         """PEM of the authority of the certificate that the server uses."""
-        return self._served["ca.crt"]
+        return self._certificate.files["ca.crt"]
 
     def start(self) -> None:
         """Start to listen, and register in the background. Raises OSError when the port is taken."""
@@ -105,10 +94,6 @@ class ExternalMetrics:
             self._server.stop()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT_S)
-
-    def _issue(self) -> dict[str, bytes]:
-        namespace, name = self._service
-        return serving_files([f"{name}.{namespace}.svc"], [], now=self._clock(), lifetime=self._lifetime)
 
     def _run(self, server: MetricsServer) -> None:
         while not self._stop.is_set():
@@ -127,27 +112,20 @@ class ExternalMetrics:
 
         Raises KubeError, and ValueError if the API server has no aggregation layer.
         """
+        certificate = self._certificate
         trusted = FrontProxy.read(self._client.get(kinds.CONFIG_MAPS, front_proxy.NAMESPACE, front_proxy.NAME))
         if trusted != self._trusted:
-            server.trust(self._served, trusted)
+            server.trust(certificate.files, trusted)
             self._trusted = trusted
-        if not self._next and self._clock() >= self._renewal:
-            self._next = self._issue()
+        certificate.renew_if_due()
         if self._address:
             registration.publish(self._client, self._service, self._address, server.server_port)
-        authorities = self._served["ca.crt"] + self._next.get("ca.crt", b"")
-        if not registration.register(self._client, self._service, authorities):
+        if not registration.register(self._client, self._service, certificate.authorities):
             return min(RETRY_S, self._check_every_s)
-        if not self._next:
-            return self._check_every_s
-        now = time.monotonic()
-        if self._told_at is None:
-            self._told_at = now
-        left_s = self._told_at + self._settle_s - now
-        if left_s > 0:
-            return left_s
-        self._served, self._next, self._told_at = self._next, {}, None
-        self._renewal = self._clock() + self._lifetime * RENEW_AFTER
-        server.trust(self._served, trusted)
-        log.info("Replaced the certificate of the external metrics API", renewal=self._renewal)
-        return 0.0
+        wait_s = certificate.settle()
+        if wait_s is None:
+            return min(self._check_every_s, certificate.renewal_s)
+        if not wait_s:
+            server.trust(certificate.files, trusted)
+            log.info("Replaced the certificate of the external metrics API", renewal_s=certificate.renewal_s)
+        return wait_s

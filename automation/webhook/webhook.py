@@ -2,9 +2,6 @@
 
 The loop starts it when it begins to lead and closes it when it ends. The next leader registers another address. Until
 then only clients of v1alpha1 wait, because everything is stored in v1alpha2.
-
-A certificate is replaced without a gap: the CRDs get the authorities of both certificates, then the server changes,
-then the CRDs get only the new authority.
 """
 
 from __future__ import annotations
@@ -14,12 +11,12 @@ import ipaddress
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable
 
 import structlog
 
-from automation.certificates.files import LIFETIME, serving_context, serving_files
+from automation.certificates.files import LIFETIME, serving_context
+from automation.certificates.rotation import SETTLE_S, ServingCertificate
 from automation.webhook.registration import Endpoint, register
 from automation.webhook.server import ReviewServer
 from kubeapi.client import KubeClient
@@ -27,14 +24,10 @@ from kubeapi.errors import KubeError
 
 log = structlog.get_logger(__name__)
 
-RENEW_AFTER = 0.5
-"""A certificate is replaced after this part of its lifetime."""
 STOP_TIMEOUT_S = 10.0
 """How long `close` waits for a request to the API server."""
 RETRY_S = 5.0
 """Pause after the API server refused the registration."""
-SETTLE_S = 10.0
-"""Time after the write of a CRD until every API server has it."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -65,21 +58,13 @@ class ConversionServer:
         self._address = address or os.environ.get("POD_IP", "") or LOOPBACK
         self._service = service
         self._peer_crds = peer_crds
-        self._lifetime = lifetime
         self._check_every_s = check_every_s
-        self._settle_s = settle_s
-        self._clock = clock
         # If a CRD names a Service, the API server refuses a path with capital letters or underscores.
         self._path = f"/convert/{secrets.token_hex(32)}"
         self._stop = threading.Event()
         self._server: ReviewServer | None = None
         self._registering: threading.Thread | None = None
-        self._served: dict[str, bytes] = {}
-        self._renewal = clock()
-        self._next: dict[str, bytes] = {}
-        """The files of the next certificate, until every API server has its authority; usually empty."""
-        self._told_at: float | None = None
-        """The time, on the monotonic clock, when all CRDs had the authority of `_next`."""
+        self._certificate = ServingCertificate(*self._names(), lifetime=lifetime, settle_s=settle_s, clock=clock)
 
     @property
     def port(self) -> int:
@@ -88,10 +73,8 @@ class ConversionServer:
 
     def start(self) -> None:
         """Start to listen, and register in the background. Raises OSError when the port is taken."""
-        files = self._issue()
-        server = ReviewServer((self._listening(), self._port), self._path, serving_context(files))
-        self._server = server
-        self._serve(server, files)
+        context = serving_context(self._certificate.files)
+        self._server = server = ReviewServer((self._listening(), self._port), self._path, context)
         server.start()
         self._registering = threading.Thread(target=self._register, args=(server,), name="conversion-crds", daemon=True)
         self._registering.start()
@@ -110,20 +93,10 @@ class ConversionServer:
             return os.environ.get("POD_IP", "") or "0.0.0.0"  # noqa: S104 - of a name or Service the address is unknown
         return self._address
 
-    def _issue(self) -> dict[str, bytes]:
-        names, addresses = self._names()
-        return serving_files(names, addresses, now=self._clock(), lifetime=self._lifetime)
-
-    def _serve(self, server: ReviewServer, files: dict[str, bytes]) -> None:
-        server.serve_with(serving_context(files))
-        self._served, self._next, self._told_at = files, {}, None
-        self._renewal = self._clock() + self._lifetime * RENEW_AFTER
-
     def _endpoint(self, server: ReviewServer) -> Endpoint:
         host = f"[{self._address}]" if ":" in self._address else self._address
         url = "" if self._service is not None else f"https://{host}:{server.server_port}"
-        authorities = self._served["ca.crt"] + self._next.get("ca.crt", b"")
-        return Endpoint(path=self._path, authority=authorities, url=url, service=self._service)
+        return Endpoint(path=self._path, authority=self._certificate.authorities, url=url, service=self._service)
 
     def _names(self) -> tuple[list[str], list[str]]:
         if self._service is not None:
@@ -145,20 +118,17 @@ class ConversionServer:
 
         Raises KubeError.
         """
-        if not self._next and self._clock() >= self._renewal:
-            self._next = self._issue()
+        certificate = self._certificate
+        certificate.renew_if_due()
         if not register(self._client, self._endpoint(server), peers_too=self._peer_crds):
             return min(RETRY_S, self._check_every_s)
-        if not self._next:
-            return min(self._check_every_s, max(0.0, (self._renewal - self._clock()).total_seconds()))
-        now = time.monotonic()
-        if self._told_at is None:
-            self._told_at = now
-        left_s = self._told_at + self._settle_s - now
-        if left_s <= 0:
-            self._serve(server, self._next)
-            log.info("Replaced the certificate of the conversion webhook", renewal=self._renewal)
-        return max(0.0, left_s)
+        wait_s = certificate.settle()
+        if wait_s is None:
+            return min(self._check_every_s, certificate.renewal_s)
+        if not wait_s:
+            server.serve_with(serving_context(certificate.files))
+            log.info("Replaced the certificate of the conversion webhook", renewal_s=certificate.renewal_s)
+        return wait_s
 
 
 def _is_ip(address: str) -> bool:
