@@ -27,6 +27,8 @@ from program.desired.keys import (
 )
 
 FIELD_MANAGER = "herdsman-cli"
+_ENDED = ("Succeeded", "Failed")
+"""The phases of pods whose containers have ended."""
 
 
 class NotRotatable(Exception):
@@ -105,8 +107,10 @@ def waits_for(client: KubeClient, rotation: Rotation) -> str:
         return "the loop has not changed the Deployment yet"
     selector = f"{naming.LABEL_SERVICE}={rotation.service}"
     pods = client.list(kinds.PODS, rotation.namespace, label_selector=selector)["items"]
-    old = sum(rotation.earlier in _secrets_of(pod.get("spec") or {}) for pod in pods)
-    return f"{old} of {len(pods)} pods still have the old key" if old else ""
+    # An evicted pod stays after its containers ended, also when the roll-out is over.
+    running = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in _ENDED]
+    old = sum(rotation.earlier in _secrets_of(pod.get("spec") or {}) for pod in running)
+    return f"{old} of {len(running)} pods still have the old key" if old else ""
 
 
 def finish(client: KubeClient, rotation: Rotation) -> None:
