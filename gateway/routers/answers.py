@@ -13,6 +13,9 @@ from typing import NamedTuple, Protocol
 
 from kubeapi.json_types import Json
 
+LINE_MAX = 1 << 20
+"""The longest line of a stream, in bytes."""
+
 
 class AnswerIncomplete(Exception):
     """An answer ended before it was complete, or it is not valid."""
@@ -118,6 +121,35 @@ class WholeAnswer(Gathered):
 def message_answer(read: Callable[[Json], Message], form: Form, kind: str) -> WholeAnswer:
     """Return what translates a whole message. `read` may raise KeyError and the like for one that is not valid."""
     return WholeAnswer(lambda answer: form.whole(read(answer)), kind)
+
+
+class StreamedEvents(ABC):
+    """Translates a stream of events whose data is JSON."""
+
+    def __init__(self, form: Form, kind: str) -> None:
+        """`kind` names what an event has to be, as in `one of Anthropic's`."""
+        self._form = form
+        self._kind = kind
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_MAX:
+            raise AnswerIncomplete(f"the provider sent a line with more than {LINE_MAX} bytes")
+        try:
+            return b"".join(self._translated(line[5:].strip()) for line in lines if line.startswith(b"data:"))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise AnswerIncomplete(f"the provider sent an event that is not {self._kind}") from None
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """Return the last events for the client. Raises AnswerIncomplete if the stream is not complete."""
+
+    @abstractmethod
+    def _translated(self, data: bytes) -> bytes:
+        """Return the events for the client. Raises AnswerIncomplete, and KeyError and the like for an event that is not
+        valid.
+        """
 
 
 def encoded(body: Json) -> bytes:

@@ -184,10 +184,9 @@ def _to_vertex(
         project, found, _ = external.url.partition("/endpoints/")
         if not found:
             return _not_accessible("the `url` of Vertex AI does not have `/endpoints/openapi` after the location")
-        family = embeddings.vertex_family(external.model) or "vertex"
-        vectors = EmbeddingForm(body.model, family, body.values)
+        vectors = EmbeddingForm(body.model, "vertex", body.values)
         url = f"{project}/publishers/google/models/{quote(external.model.rpartition('/')[2], safe='-_.~@')}:predict"
-        payload = embeddings.request(body.values, family, external.model, VERTEX)
+        payload = embeddings.request(body.values, "vertex", external.model, VERTEX)
         answer: Answer = WholeAnswer(vectors.write, embeddings.ANSWER)
         return replace(made, url=url, body=payload, answer=answer, content_type="application/json")
 
