@@ -1,7 +1,7 @@
 """Replaces the key that engines demand and only the gateway knows, without a failed request (ADR 84).
 
-`herdsman key rotate-engine` calls it, with the rights of its user. Each generation of the key has a Secret of its own:
-pods keep theirs until the roll-out replaces them, and the gateway has both meanwhile.
+`herdsman key rotate-engine` calls it, with the rights of its user. Each generation of the key has a separate Secret.
+Pods keep the old key until the roll-out replaces them, and the gateway knows both keys until then.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Rotation:
     namespace: str
     service: str
     generation: int
-    """Of the new key."""
+    """The generation of the new key."""
     is_resumed: bool
-    """An earlier call began it."""
+    """An earlier call began the rotation."""
 
     @property
     def secret(self) -> str:

@@ -1,4 +1,4 @@
-"""Serves the external metrics API while a loop leads: its certificate, its registration, and who may call.
+"""Serves the external metrics API while a loop leads: keeps its certificate and its registration up to date.
 
 The loop of the first shard starts it and closes it when it ends. The next leader registers another authority and
 address.

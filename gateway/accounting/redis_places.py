@@ -36,7 +36,7 @@ _EXAMPLES = {
 
 
 class Place(Protocol):
-    """Where the accounts are."""
+    """The place of the accounts: a server, a cluster, or the master of sentinels."""
 
     name: str
     """The address without a password."""
@@ -60,7 +60,7 @@ class Cluster:
     """The node of a cluster that holds the slot of the keys. It changes when slots are moved, and in a failover."""
 
     def __init__(self, seeds: Sequence[Server], *, may_be_plain: bool) -> None:
-        """`seeds` are any nodes. `may_be_plain`: nodes beyond loopback may be reached without TLS."""
+        """`seeds` are any nodes of the cluster. `may_be_plain`: nodes beyond loopback may be reached without TLS."""
         self.name = f"redis+cluster://{_listed(seeds)}"
         self._seeds = seeds
         self._may_be_plain = may_be_plain
@@ -92,9 +92,9 @@ class Cluster:
 class ClusterConnection(Connection):
     """A connection to the node that has the keys. It follows MOVED, since such a command was not carried out.
 
-    ASK is not followed. While the slot is moved, a part of the keys is on each of two nodes, and the script of a job
-    would see only one part. It begins with a key that never exists, for which the old node answers ASK. So no job is
-    carried out meanwhile.
+    ASK is not followed. While the slot is moved, each of two nodes has a part of the keys, and the script of a job
+    would see only one part. The script names a key that never exists, for which the old node answers ASK. So no job is
+    carried out until the move is over.
     """
 
     def __init__(self, cluster: Cluster, server: Server) -> None:

@@ -25,7 +25,7 @@ class Usage(NamedTuple):
     """The tokens of an answer."""
 
     prompt: int = 0
-    """With the cached ones."""
+    """The tokens of the prompt, with the cached ones."""
     completion: int = 0
     cached: int = 0
 
@@ -50,17 +50,17 @@ class Message(NamedTuple):
     text: str
     calls: tuple[Call, ...]
     finish: str
-    """Why it ends, as in chat completions: `stop`, `length`, `tool_calls` or `content_filter`."""
+    """The reason of its end, as in chat completions: `stop`, `length`, `tool_calls` or `content_filter`."""
     usage: Usage
     id: str = ""
-    """The provider's; empty without one."""
+    """The provider's id; empty without one."""
 
 
 class Form(Protocol):
     """Writes the answer to one request, whole or as the events of a stream."""
 
     id: str
-    """Of the answer; a provider's own id may replace it before the first event."""
+    """The id of the answer; a provider's id may replace it before the first event."""
 
     def whole(self, message: Message) -> bytes:
         """Return a whole answer."""
@@ -106,7 +106,7 @@ class WholeAnswer(Gathered):
     """An answer in JSON."""
 
     def __init__(self, write: Callable[[Json], bytes], kind: str) -> None:
-        """`write` translates the provider's JSON; `kind` names what that has to be, as in `a message of Anthropic`."""
+        """`write` translates the provider's JSON; `kind` names its form, as in `a message of Anthropic`."""
         super().__init__()
         self._write = write
         self._kind = kind
@@ -127,7 +127,7 @@ class StreamedEvents(ABC):
     """Translates a stream of events whose data is JSON."""
 
     def __init__(self, form: Form, kind: str) -> None:
-        """`kind` names what an event has to be, as in `one of Anthropic's`."""
+        """`kind` names the form of an event, as in `one of Anthropic's`."""
         self._form = form
         self._kind = kind
         self._rest = b""

@@ -71,7 +71,7 @@ class ProviderRequest:
     error: Callable[[int], Answer]
     """Returns what reads an answer with a status of 400 and above."""
     content_type: str = ""
-    """Of an answer below 400; empty: the provider's own."""
+    """The content type of an answer below 400; empty: the provider's own."""
     account: ServiceAccount | None = None
     """The service account of Google whose token is sent."""
     is_signed: bool = False
