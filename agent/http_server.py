@@ -31,7 +31,7 @@ import structlog
 
 _TEXT = "text/plain; charset=utf-8"
 POLL_S = 0.5
-"""How often a server looks whether it shall stop."""
+"""The longest time, in seconds, until a running server notices a call of `stop`."""
 _PIECE_BYTES = 64 * 1024
 
 _log = structlog.get_logger(__name__)
@@ -151,8 +151,10 @@ class BoundedServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
         error = sys.exc_info()[1]
         client, server = str(client_address[0]), self._thread.name
-        # A client that disconnects, does not use TLS or is too slow is no error of this process. Everything else is.
-        if isinstance(error, (ConnectionError, TimeoutError, ssl.SSLError, ClientLeft)):
+        # A client that disconnects, does not use TLS, is too slow or sends too much is no error of this process.
+        # Everything else is.
+        expected = (ConnectionError, TimeoutError, ssl.SSLError, http.client.LineTooLong, ClientLeft)
+        if isinstance(error, expected):
             _log.debug("A connection ended with an error", client=client, server=server, error=repr(error))
         else:
             _log.exception("Failed to serve a connection", client=client, server=server)
@@ -250,7 +252,7 @@ class _Limit(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if self._left <= 0:
-            # The base class answers 431.
+            # The base class answers 431 if headers are too long, and nothing if the request line is.
             raise http.client.LineTooLong("head")
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:

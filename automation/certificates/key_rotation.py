@@ -1,7 +1,7 @@
 """Replaces the key that engines demand and only the gateway knows, without a failed request (ADR 84).
 
-`herdsman key rotate-engine` calls it, with the rights of its user. Each generation of the key has a Secret of its own:
-pods keep theirs until the roll-out replaces them, and the gateway has both meanwhile.
+`herdsman key rotate-engine` calls it, with the rights of its user. Each generation of the key has a separate Secret.
+Pods keep the old key until the roll-out replaces them, and the gateway knows both keys until then.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from program.desired.keys import (
 )
 
 FIELD_MANAGER = "herdsman-cli"
+_ENDED = ("Succeeded", "Failed")
+"""The phases of pods whose containers have ended."""
 
 
 class NotRotatable(Exception):
@@ -40,9 +42,9 @@ class Rotation:
     namespace: str
     service: str
     generation: int
-    """Of the new key."""
+    """The generation of the new key."""
     is_resumed: bool
-    """An earlier call began it."""
+    """An earlier call began the rotation."""
 
     @property
     def secret(self) -> str:
@@ -105,8 +107,10 @@ def waits_for(client: KubeClient, rotation: Rotation) -> str:
         return "the loop has not changed the Deployment yet"
     selector = f"{naming.LABEL_SERVICE}={rotation.service}"
     pods = client.list(kinds.PODS, rotation.namespace, label_selector=selector)["items"]
-    old = sum(rotation.earlier in _secrets_of(pod.get("spec") or {}) for pod in pods)
-    return f"{old} of {len(pods)} pods still have the old key" if old else ""
+    # An evicted pod stays after its containers ended, also when the roll-out is over.
+    running = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in _ENDED]
+    old = sum(rotation.earlier in _secrets_of(pod.get("spec") or {}) for pod in running)
+    return f"{old} of {len(running)} pods still have the old key" if old else ""
 
 
 def finish(client: KubeClient, rotation: Rotation) -> None:

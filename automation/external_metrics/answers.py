@@ -28,7 +28,6 @@ _REASONS = {
     HTTPStatus.UNAUTHORIZED: "Unauthorized",
     HTTPStatus.FORBIDDEN: "Forbidden",
     HTTPStatus.NOT_FOUND: "NotFound",
-    HTTPStatus.METHOD_NOT_ALLOWED: "MethodNotAllowed",
     HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
 }
 _NAME = r"[A-Za-z0-9][-A-Za-z0-9_./]{0,316}"

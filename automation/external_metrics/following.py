@@ -47,7 +47,10 @@ class MetricsApi:
             self._thread.join(timeout=10.0)
 
     def is_own(self) -> bool:
-        """Return whether the cluster's external metrics are Herdsman's. While the API server is away: as before."""
+        """Return whether Herdsman serves the cluster's external metrics.
+
+        While the API server is away, the answer does not change.
+        """
         return self._is_own
 
     def look(self) -> bool:
@@ -60,13 +63,12 @@ class MetricsApi:
         except KubeError as error:
             log.debug("Could not read the APIService of external metrics", error=str(error))
             return False
-        other = "" if found is None else "/".join(registration.service_of(found))
-        is_own = other == "/".join(self._service)
+        serves = ("", "") if found is None else registration.service_of(found)
+        is_own = serves == self._service
         changed, self._is_own = is_own is not self._is_own, is_own
         if changed:
-            log.info(
-                "Autoscalers follow the requests" if is_own else "The loop scales by requests itself", serves=other
-            )
+            said = "Autoscalers follow the requests" if is_own else "The loop scales by requests itself"
+            log.info(said, serves="/".join(serves))
         return changed
 
     def _run(self) -> None:

@@ -1,8 +1,8 @@
-"""Who calls: the API server proves itself by its client certificate, and names the user in headers. Called by `server`.
+"""Recognizes the API server by its client certificate, and reads the user from its headers. Called by `server`.
 
 This is the authentication of Kubernetes' aggregation layer. ConfigMap extension-apiserver-authentication in kube-system
 has the authority of the certificate, the names in it, and the names of the headers. The API server authenticated the
-user. What the user may read is asked by SubjectAccessReviews, as in all servers of the aggregation layer.
+user. `Reviewer` asks it by SubjectAccessReviews what the user may read, as all servers of the aggregation layer do.
 """
 
 from __future__ import annotations

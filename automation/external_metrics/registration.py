@@ -57,7 +57,7 @@ def register(client: KubeClient, service: tuple[str, str], authority: bytes) -> 
 def publish(client: KubeClient, service: tuple[str, str], address: str, port: int) -> None:
     """Make the Service lead to this loop. Raises KubeError.
 
-    The Service has no selector, because of two loops only the leader knows the requests.
+    The Service has no selector: several loops may run, and only the leader knows the requests.
     """
     namespace, name = service
     version = ipaddress.ip_address(address).version

@@ -1,8 +1,7 @@
-"""Serves the external metrics API while a loop leads: its certificate, its registration, and who may call.
+"""Serves the external metrics API while a loop leads: keeps its certificate and its registration up to date.
 
 The loop of the first shard starts it and closes it when it ends. The next leader registers another authority and
-address. A certificate is replaced without a gap: the APIService gets the authorities of both certificates, then the
-server changes, then the APIService gets only the new authority.
+address.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from collections.abc import Callable
 
 import structlog
 
-from automation.certificates.files import LIFETIME, serving_files
-from automation.certificates.rotation import SETTLE_S, CertificateRotation
+from automation.certificates.files import LIFETIME
+from automation.certificates.rotation import SETTLE_S, ServingCertificate
 from automation.external_metrics import front_proxy, registration
 from automation.external_metrics.front_proxy import FrontProxy, Reviewer
 from automation.external_metrics.server import MetricsServer, Values
@@ -64,8 +63,10 @@ class ExternalMetrics:
         self._stop = threading.Event()
         self._server: MetricsServer | None = None
         self._thread: threading.Thread | None = None
+        namespace, name = service
+        names = [f"{name}.{namespace}.svc"]
+        self._certificate = ServingCertificate(names, lifetime=lifetime, settle_s=settle_s, clock=clock)
         self._trusted: FrontProxy | None = None
-        self._certificate = CertificateRotation(self._issue, lifetime=lifetime, settle_s=settle_s, clock=clock)
         self._failure = ""
 
     @property
@@ -76,7 +77,7 @@ class ExternalMetrics:
     @property
     def authority(self) -> bytes:
         """PEM of the authority of the certificate that the server uses."""
-        return self._certificate.served["ca.crt"]
+        return self._certificate.files["ca.crt"]
 
     def start(self) -> None:
         """Start to listen, and register in the background. Raises OSError when the port is taken."""
@@ -93,10 +94,6 @@ class ExternalMetrics:
             self._server.stop()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT_S)
-
-    def _issue(self, now: datetime.datetime, lifetime: datetime.timedelta) -> dict[str, bytes]:
-        namespace, name = self._service
-        return serving_files([f"{name}.{namespace}.svc"], [], now=now, lifetime=lifetime)
 
     def _run(self, server: MetricsServer) -> None:
         while not self._stop.is_set():
@@ -115,17 +112,20 @@ class ExternalMetrics:
 
         Raises KubeError, and ValueError if the API server has no aggregation layer.
         """
+        certificate = self._certificate
         trusted = FrontProxy.read(self._client.get(kinds.CONFIG_MAPS, front_proxy.NAMESPACE, front_proxy.NAME))
         if trusted != self._trusted:
-            server.trust(self._certificate.served, trusted)
+            server.trust(certificate.files, trusted)
             self._trusted = trusted
-        self._certificate.begin_if_due()
+        certificate.renew_if_due()
         if self._address:
             registration.publish(self._client, self._service, self._address, server.server_port)
-        if not registration.register(self._client, self._service, self._certificate.authorities):
+        if not registration.register(self._client, self._service, certificate.authorities):
             return min(RETRY_S, self._check_every_s)
-        wait_s = self._certificate.announced()
-        if wait_s == 0:
-            server.trust(self._certificate.served, trusted)
-            log.info("Replaced the certificate of the external metrics API", renewal=self._certificate.renewal)
-        return self._check_every_s if wait_s is None else wait_s
+        wait_s = certificate.settle()
+        if wait_s is None:
+            return min(self._check_every_s, certificate.renewal_s)
+        if not wait_s:
+            server.trust(certificate.files, trusted)
+            log.info("Replaced the certificate of the external metrics API", renewal_s=certificate.renewal_s)
+        return wait_s

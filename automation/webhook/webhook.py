@@ -2,9 +2,6 @@
 
 The loop starts it when it begins to lead and closes it when it ends. The next leader registers another address. Until
 then only clients of v1alpha1 wait, because everything is stored in v1alpha2.
-
-A certificate is replaced without a gap: the CRDs get the authorities of both certificates, then the server changes,
-then the CRDs get only the new authority.
 """
 
 from __future__ import annotations
@@ -18,8 +15,8 @@ from collections.abc import Callable
 
 import structlog
 
-from automation.certificates.files import LIFETIME, serving_context, serving_files
-from automation.certificates.rotation import SETTLE_S, CertificateRotation
+from automation.certificates.files import LIFETIME, serving_context
+from automation.certificates.rotation import SETTLE_S, ServingCertificate
 from automation.webhook.registration import Endpoint, register
 from automation.webhook.server import ReviewServer
 from kubeapi.client import KubeClient
@@ -67,7 +64,7 @@ class ConversionServer:
         self._stop = threading.Event()
         self._server: ReviewServer | None = None
         self._registering: threading.Thread | None = None
-        self._certificate = CertificateRotation(self._issue, lifetime=lifetime, settle_s=settle_s, clock=clock)
+        self._certificate = ServingCertificate(*self._names(), lifetime=lifetime, settle_s=settle_s, clock=clock)
 
     @property
     def port(self) -> int:
@@ -76,9 +73,8 @@ class ConversionServer:
 
     def start(self) -> None:
         """Start to listen, and register in the background. Raises OSError when the port is taken."""
-        context = serving_context(self._certificate.served)
-        server = ReviewServer((self._listening(), self._port), self._path, context)
-        self._server = server
+        context = serving_context(self._certificate.files)
+        self._server = server = ReviewServer((self._listening(), self._port), self._path, context)
         server.start()
         self._registering = threading.Thread(target=self._register, args=(server,), name="conversion-crds", daemon=True)
         self._registering.start()
@@ -96,10 +92,6 @@ class ConversionServer:
         if self._service is not None or not _is_ip(self._address):
             return os.environ.get("POD_IP", "") or "0.0.0.0"  # noqa: S104 - of a name or Service the address is unknown
         return self._address
-
-    def _issue(self, now: datetime.datetime, lifetime: datetime.timedelta) -> dict[str, bytes]:
-        names, addresses = self._names()
-        return serving_files(names, addresses, now=now, lifetime=lifetime)
 
     def _endpoint(self, server: ReviewServer) -> Endpoint:
         host = f"[{self._address}]" if ":" in self._address else self._address
@@ -126,15 +118,16 @@ class ConversionServer:
 
         Raises KubeError.
         """
-        self._certificate.begin_if_due()
+        certificate = self._certificate
+        certificate.renew_if_due()
         if not register(self._client, self._endpoint(server), peers_too=self._peer_crds):
             return min(RETRY_S, self._check_every_s)
-        wait_s = self._certificate.announced()
+        wait_s = certificate.settle()
         if wait_s is None:
-            return min(self._check_every_s, self._certificate.due_in_s)
-        if wait_s == 0:
-            server.serve_with(serving_context(self._certificate.served))
-            log.info("Replaced the certificate of the conversion webhook", renewal=self._certificate.renewal)
+            return min(self._check_every_s, certificate.renewal_s)
+        if not wait_s:
+            server.serve_with(serving_context(certificate.files))
+            log.info("Replaced the certificate of the conversion webhook", renewal_s=certificate.renewal_s)
         return wait_s
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from gateway.accounting.resp import Reply, RespBroken, RespConnection, RespError, Server
+from gateway.accounting.resp import Connection, Reply, RespBroken, RespConnection, RespError, Server
 from gateway.accounting.stores import CONNECT_TIMEOUT_S, STATEMENT_TIMEOUT_S, VARIABLE, StoreInvalid
 
 TAG = "{herdsman-gateway}"
@@ -35,21 +35,8 @@ _EXAMPLES = {
 }
 
 
-class Connection(Protocol):
-    """A connection to the server that holds the accounts."""
-
-    def call(self, *command: str | bytes | int) -> Reply:
-        """Send a command and return its reply. Raises RespError, RespBroken."""
-
-    def pipeline(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Reply | RespError]:
-        """Send commands together and return their replies in order. Raises RespBroken."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 class Place(Protocol):
-    """Where the accounts are."""
+    """The place of the accounts: a server, a cluster, or the master of sentinels."""
 
     name: str
     """The address without a password."""
@@ -73,7 +60,7 @@ class Cluster:
     """The node of a cluster that holds the slot of the keys. It changes when slots are moved, and in a failover."""
 
     def __init__(self, seeds: Sequence[Server], *, may_be_plain: bool) -> None:
-        """`seeds` are any nodes. `may_be_plain`: nodes beyond loopback may be reached without TLS."""
+        """`seeds` are any nodes of the cluster. `may_be_plain`: nodes beyond loopback may be reached without TLS."""
         self.name = f"redis+cluster://{_listed(seeds)}"
         self._seeds = seeds
         self._may_be_plain = may_be_plain
@@ -102,12 +89,12 @@ class Cluster:
         return made
 
 
-class ClusterConnection:
+class ClusterConnection(Connection):
     """A connection to the node that has the keys. It follows MOVED, since such a command was not carried out.
 
-    ASK is not followed. While the slot is moved, a part of the keys is on each of two nodes, and the script of a job
-    would see only one part. It begins with a key that never exists, for which the old node answers ASK. So no job is
-    carried out meanwhile.
+    ASK is not followed. While the slot is moved, each of two nodes has a part of the keys, and the script of a job
+    would see only one part. The script names a key that never exists, for which the old node answers ASK. So no job is
+    carried out until the move is over.
     """
 
     def __init__(self, cluster: Cluster, server: Server) -> None:
@@ -115,12 +102,6 @@ class ClusterConnection:
         self._cluster = cluster
         self._server = server
         self._connection = _connected(server)
-
-    def call(self, *command: str | bytes | int) -> Reply:
-        [reply] = self.pipeline([command])
-        if isinstance(reply, RespError):
-            raise reply
-        return reply
 
     def pipeline(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Reply | RespError]:
         """Send commands together. All are sent again after MOVED: those of `redis_store` can be repeated."""
@@ -186,7 +167,7 @@ class Sentinels:
 
 def place_of(url: str, environment: Mapping[str, str] = os.environ) -> Place:
     """Return the place of an address. Raises StoreInvalid, without any part of the address that may be secret."""
-    kind = urlsplit(url).scheme.partition("+")[2]
+    scheme, _, kind = url.partition("://")[0].lower().partition("+")
     if kind not in _EXAMPLES:
         raise StoreInvalid(f"{VARIABLE} has a scheme with neither +{CLUSTER} nor +{SENTINEL} after it")
     invalid = StoreInvalid(f"{VARIABLE} is not a valid address, as in {_EXAMPLES[kind]}")
@@ -199,7 +180,6 @@ def place_of(url: str, environment: Mapping[str, str] = os.environ) -> Place:
         database = int(path[0]) if path else 0
     except ValueError:
         raise invalid from None
-    scheme = parts.scheme.partition("+")[0]
     if scheme not in SCHEMES or options.keys() - {"tls", "ca_file"} or not all(host for host, _ in hosts):
         raise invalid
     if database < 0 or len(path) > 1 or (kind == SENTINEL) != bool(master) or (kind == CLUSTER and database):

@@ -27,13 +27,12 @@ from typing import Any
 
 from gateway.accounting.ledger_job import ALIVE_S, KEPT_S, MOST_READ, Counter, Done, Job, Outcome, Usage
 from gateway.accounting.limits import Limit, Standing, Unit
-from gateway.accounting.redis_places import TAG, Connection, place_of
-from gateway.accounting.resp import Reply, RespBroken, RespError
+from gateway.accounting.redis_places import TAG, place_of
+from gateway.accounting.resp import Connection, Reply, RespBroken, RespError
 from gateway.accounting.stores import StoreAway, ValuesRefused
 from gateway.accounting.usage_report import UsageBy, UsageRow
 from gateway.price import MOST_SUM
 
-PREFIX = TAG
 USAGE_KEPT_S = 90 * 86400
 """How long the usage of an hour is kept. Redis holds it in memory."""
 _HOURS_AT_ONCE = 100
@@ -87,27 +86,25 @@ class RedisStore:
     def clean(self) -> None:
         with self._using() as connection:
             before = _number(_items(connection.call("TIME"))[0]) - KEPT_S
-            indexes = [f"{PREFIX}:gateways"]
-            indexes += [
-                f"{PREFIX}:counters:{_text(part)}" for part in _items(connection.call("SMEMBERS", f"{PREFIX}:parts"))
-            ]
+            indexes = [f"{TAG}:gateways"]
+            indexes += [f"{TAG}:counters:{_text(part)}" for part in _items(connection.call("SMEMBERS", f"{TAG}:parts"))]
             commands = [("ZREMRANGEBYSCORE", each, "-inf", before) for each in indexes]
-            commands.append(("ZREMRANGEBYSCORE", f"{PREFIX}:hours", "-inf", before + KEPT_S - USAGE_KEPT_S))
+            commands.append(("ZREMRANGEBYSCORE", f"{TAG}:hours", "-inf", before + KEPT_S - USAGE_KEPT_S))
             _all(connection, commands)
 
     def leave(self, gateway: str) -> None:
         with self._using() as connection:
-            connection.call("ZREM", f"{PREFIX}:gateways", gateway)
-            connection.call("DEL", f"{PREFIX}:held:{gateway}", f"{PREFIX}:batch:{gateway}")
+            connection.call("ZREM", f"{TAG}:gateways", gateway)
+            connection.call("DEL", f"{TAG}:held:{gateway}", f"{TAG}:batch:{gateway}")
 
     def usage_since(self, since_s: float, by: UsageBy) -> list[UsageRow]:
         sums: dict[tuple[str, str], Usage] = {}
         with self._using() as connection:
             begin = f"({int(since_s) - 3600}"
-            hours = [_text(each) for each in _items(connection.call("ZRANGEBYSCORE", f"{PREFIX}:hours", begin, "+inf"))]
+            hours = [_text(each) for each in _items(connection.call("ZRANGEBYSCORE", f"{TAG}:hours", begin, "+inf"))]
             for at in range(0, len(hours), _HOURS_AT_ONCE):
                 some = hours[at : at + _HOURS_AT_ONCE]
-                replies = _all(connection, [("HGETALL", f"{PREFIX}:usage:{hour}") for hour in some])
+                replies = _all(connection, [("HGETALL", f"{TAG}:usage:{hour}") for hour in some])
                 for hour, reply in zip(some, replies, strict=True):
                     for name, usage in _usages(hour, _items(reply), by):
                         sums[name] = sums.get(name, Usage()).plus(usage)
@@ -120,13 +117,13 @@ class RedisStore:
         part = beginning.partition("/")[0]
         with self._using() as connection:
             now = _number(_items(connection.call("TIME"))[0])
-            index = f"{PREFIX}:counters:{part}"
+            index = f"{TAG}:counters:{part}"
             names = [_text(each) for each in _items(connection.call("ZRANGEBYSCORE", index, f"({now}", "+inf"))]
             counters = {name: _counter(name) for name in names}
             wanted = [
                 name for name, each in counters.items() if each.scope.startswith(beginning) and each.window <= now
             ][:MOST_READ]
-            amounts = _all(connection, [("GET", f"{PREFIX}:spent:{name}") for name in wanted])
+            amounts = _all(connection, [("GET", f"{TAG}:spent:{name}") for name in wanted])
             found = {counters[name]: _number(amount or b"0") for name, amount in zip(wanted, amounts, strict=True)}
         return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
 
@@ -162,11 +159,11 @@ def _exchange_script() -> tuple[bytes, str]:
 def _script(connection: Connection, data: bytes) -> Reply:
     script, digest = _exchange_script()
     try:
-        return connection.call("EVALSHA", digest, 1, PREFIX, data)
+        return connection.call("EVALSHA", digest, 1, TAG, data)
     except RespError as error:
         if error.code != "NOSCRIPT":
             raise
-    return connection.call("EVAL", script, 1, PREFIX, data)
+    return connection.call("EVAL", script, 1, TAG, data)
 
 
 def _outcome(

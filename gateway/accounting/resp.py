@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -43,8 +44,27 @@ class Server:
     tls: ssl.SSLContext | None = None
 
 
-class RespConnection:
-    """One connection. Not thread-safe. After RespBroken it is closed."""
+class Connection(ABC):
+    """Sends commands to a server. Not thread-safe."""
+
+    def call(self, *command: str | bytes | int) -> Reply:
+        """Send a command and return its reply. Raises RespError, RespBroken."""
+        [reply] = self.pipeline([command])
+        if isinstance(reply, RespError):
+            raise reply
+        return reply
+
+    @abstractmethod
+    def pipeline(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Reply | RespError]:
+        """Send commands together and return their replies in order. Raises RespBroken."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class RespConnection(Connection):
+    """A connection to one server. After RespBroken it is closed."""
 
     def __init__(self, server: Server, *, connect_s: float, reply_s: float) -> None:
         """Connect and log in. Raises RespBroken, or RespError without any word of the server that may be secret."""
@@ -75,15 +95,7 @@ class RespConnection:
             self.close()
             raise
 
-    def call(self, *command: str | bytes | int) -> Reply:
-        """Send a command and return its reply. Raises RespError, RespBroken."""
-        [reply] = self.pipeline([command])
-        if isinstance(reply, RespError):
-            raise reply
-        return reply
-
     def pipeline(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Reply | RespError]:
-        """Send commands together and return their replies in order. Raises RespBroken."""
         try:
             self._socket.sendall(b"".join(map(_encoded, commands)))
             return [self._reply() for _ in commands]
@@ -95,7 +107,6 @@ class RespConnection:
             raise
 
     def close(self) -> None:
-        """Close the connection."""
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):

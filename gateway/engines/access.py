@@ -40,7 +40,7 @@ class KeyReference(NamedTuple):
 
 
 MOST_KEYS = 4
-"""Most keys that are tried at one replica."""
+"""The largest number of keys that are tried at one replica."""
 INVALID = KeyReference(SecretName("", ""), "")
 """Stands for a reference that names no Secret. What is written there is not shown: it may be the key itself."""
 
@@ -50,11 +50,11 @@ class Requirements:
     """The Secrets that the gateway needs for the engines of one service."""
 
     key: KeyReference | None = None
-    """Where the key is that the engines demand."""
+    """The key that the engines demand."""
     earlier_key: KeyReference | None = None
-    """Where the key before it is, which replicas demand that are not replaced yet. It may be missing."""
+    """The key before `key`, for replicas that are not replaced yet. Its Secret may be missing."""
     certificates: SecretName | None = None
-    """Where the authority of the engines' certificates is, if they serve with TLS."""
+    """The Secret with the authority of the engines' certificates, if they serve with TLS."""
     server_name: str = ""
     """The DNS name for which the engines' certificates are valid."""
 
@@ -158,8 +158,8 @@ def _keys(
 ) -> tuple[tuple[str, ...], str]:
     """Return the keys to try, and why there is none.
 
-    Replicas take a new key only when they are replaced, so those before it are kept: the one of the last generation,
-    the last value of the Secret, and what was known when the reference changed.
+    A replica takes a new key only when it is replaced, so the earlier keys are kept: the key of the last generation,
+    the last value of the Secret, and the keys that were known when the reference changed.
     """
     key, problem = _key(reference, secrets)
     found = [key] if key else []

@@ -122,9 +122,9 @@ class Backend:
         lines = self.route.access.authorizations
         if not lines:
             return None if refused else b""
-        last = self._accepted.get(target)
+        last = self._accepted.get(target, b"")
         ordered = (last, *lines) if last in lines else lines
-        return next((each for each in ordered if each is not None and each not in refused), None)
+        return next((each for each in ordered if each not in refused), None)
 
     def accepts(self, target: Target, authorization: bytes) -> None:
         """Note which key a replica took."""

@@ -82,7 +82,7 @@ class Exchange:
         self._authorization = b""
         """The header line with the key that the replica got."""
         self._refused_keys: set[bytes] = set()
-        """Those that the replica refused."""
+        """The header lines that the replica refused."""
         self._attempt: _Attempt | None = None
 
     @property

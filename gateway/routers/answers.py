@@ -13,6 +13,9 @@ from typing import NamedTuple, Protocol
 
 from kubeapi.json_types import Json
 
+LINE_MAX = 1 << 20
+"""The longest line of a stream, in bytes."""
+
 
 class AnswerIncomplete(Exception):
     """An answer ended before it was complete, or it is not valid."""
@@ -22,7 +25,7 @@ class Usage(NamedTuple):
     """The tokens of an answer."""
 
     prompt: int = 0
-    """With the cached ones."""
+    """The tokens of the prompt, with the cached ones."""
     completion: int = 0
     cached: int = 0
 
@@ -47,17 +50,17 @@ class Message(NamedTuple):
     text: str
     calls: tuple[Call, ...]
     finish: str
-    """Why it ends, as in chat completions: `stop`, `length`, `tool_calls` or `content_filter`."""
+    """The reason of its end, as in chat completions: `stop`, `length`, `tool_calls` or `content_filter`."""
     usage: Usage
     id: str = ""
-    """The provider's; empty without one."""
+    """The provider's id; empty without one."""
 
 
 class Form(Protocol):
     """Writes the answer to one request, whole or as the events of a stream."""
 
     id: str
-    """Of the answer; a provider's own id may replace it before the first event."""
+    """The id of the answer; a provider's id may replace it before the first event."""
 
     def whole(self, message: Message) -> bytes:
         """Return a whole answer."""
@@ -103,7 +106,7 @@ class WholeAnswer(Gathered):
     """An answer in JSON."""
 
     def __init__(self, write: Callable[[Json], bytes], kind: str) -> None:
-        """`write` translates the provider's JSON; `kind` names what that has to be, as in `a message of Anthropic`."""
+        """`write` translates the provider's JSON; `kind` names its form, as in `a message of Anthropic`."""
         super().__init__()
         self._write = write
         self._kind = kind
@@ -118,6 +121,35 @@ class WholeAnswer(Gathered):
 def message_answer(read: Callable[[Json], Message], form: Form, kind: str) -> WholeAnswer:
     """Return what translates a whole message. `read` may raise KeyError and the like for one that is not valid."""
     return WholeAnswer(lambda answer: form.whole(read(answer)), kind)
+
+
+class StreamedEvents(ABC):
+    """Translates a stream of events whose data is JSON."""
+
+    def __init__(self, form: Form, kind: str) -> None:
+        """`kind` names the form of an event, as in `one of Anthropic's`."""
+        self._form = form
+        self._kind = kind
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_MAX:
+            raise AnswerIncomplete(f"the provider sent a line with more than {LINE_MAX} bytes")
+        try:
+            return b"".join(self._translated(line[5:].strip()) for line in lines if line.startswith(b"data:"))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise AnswerIncomplete(f"the provider sent an event that is not {self._kind}") from None
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """Return the last events for the client. Raises AnswerIncomplete if the stream is not complete."""
+
+    @abstractmethod
+    def _translated(self, data: bytes) -> bytes:
+        """Return the events for the client. Raises AnswerIncomplete, and KeyError and the like for an event that is not
+        valid.
+        """
 
 
 def encoded(body: Json) -> bytes:

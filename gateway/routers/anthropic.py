@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.routers import chat
-from gateway.routers.answers import AnswerIncomplete, Call, Form, Gathered, Message, Usage, error_body
+from gateway.routers.answers import AnswerIncomplete, Call, Form, Gathered, Message, StreamedEvents, Usage, error_body
 from kubeapi.json_types import Json
 
 NAME = "Anthropic"
 ANSWER = "a message of Anthropic"
 VERSION = "2023-06-01"
-LINE_MAX = 1 << 20
-"""The longest line of a stream, in bytes."""
 _FINISH = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -102,36 +100,22 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-class StreamedAnswer:
+class StreamedAnswer(StreamedEvents):
     """Translates a stream of Anthropic's events."""
 
     def __init__(self, form: Form) -> None:
-        self._form = form
-        self._rest = b""
+        super().__init__(form, "one of Anthropic's")
         self._usage: Json = {}
         self._finish = ""
         self._is_complete = False
-
-    def feed(self, data: bytes) -> bytes:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LINE_MAX:
-            raise AnswerIncomplete(f"the provider sent a line with more than {LINE_MAX} bytes")
-        made = []
-        for line in lines:
-            if line.startswith(b"data:"):
-                try:
-                    event = json.loads(line[5:])
-                except ValueError:
-                    raise AnswerIncomplete("the provider sent an event that is not JSON") from None
-                made.append(self._translated(event))
-        return b"".join(made)
 
     def end(self) -> bytes:
         if not self._is_complete:
             raise AnswerIncomplete("the provider's stream ended before its last event")
         return b""
 
-    def _translated(self, event: Json) -> bytes:
+    def _translated(self, data: bytes) -> bytes:
+        event = json.loads(data)
         match event.get("type"):
             case "message_start":
                 message = event["message"]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-
-from gateway.routers.answers import Message, Usage, encoded, events
+from gateway.routers.answers import Message
+from gateway.routers.choice_form import ChoiceForm
 from kubeapi.json_types import Json
 
 
-class ChatForm:
+class ChatForm(ChoiceForm):
     """Writes a chat completion, or its chunks."""
 
+    ID, KIND, CHUNK_KIND = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
     def __init__(self, model: str, *, with_usage: bool = False) -> None:
-        """`with_usage`: a stream ends with a chunk that has the usage."""
-        self.id = f"chatcmpl-{uuid.uuid4().hex}"
-        self._model = model
-        self._with_usage = with_usage
-        self._created = int(time.time())
+        super().__init__(model, with_usage=with_usage)
         self._tools: dict[int, int] = {}
         """The number of a call by the provider's index."""
 
@@ -33,44 +29,24 @@ class ChatForm:
             "finish_reason": message.finish,
             "logprobs": None,
         }
-        made = self._base("chat.completion") | {"choices": [choice], "usage": usage_of(message.usage)}
-        return encoded(made | ({"id": message.id} if message.id else {}))
+        return self._whole(message, choice)
 
     def begins(self) -> bytes:
-        return self._chunk({"role": "assistant", "content": ""})
+        return self._delta({"role": "assistant", "content": ""})
 
     def text(self, part: str) -> bytes:
-        return self._chunk({"content": part})
+        return self._delta({"content": part})
 
     def tool_begins(self, index: int, call_id: str, name: str) -> bytes:
         number = self._tools[index] = len(self._tools)
         function = {"name": name, "arguments": ""}
-        return self._chunk({"tool_calls": [{"index": number, "id": call_id, "type": "function", "function": function}]})
+        return self._delta({"tool_calls": [{"index": number, "id": call_id, "type": "function", "function": function}]})
 
     def tool_arguments(self, index: int, part: str) -> bytes:
-        return self._chunk({"tool_calls": [{"index": self._tools[index], "function": {"arguments": part}}]})
+        return self._delta({"tool_calls": [{"index": self._tools[index], "function": {"arguments": part}}]})
 
     def finishes(self, finish: str) -> bytes:
-        return self._chunk({}, finish)
+        return self._delta({}, finish)
 
-    def ends(self, usage: Usage) -> bytes:
-        made = self._base("chat.completion.chunk") | {"choices": [], "usage": usage_of(usage)}
-        return (events([made]) if self._with_usage else b"") + b"data: [DONE]\n\n"
-
-    def _chunk(self, delta: Json, finish: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        base = self._base("chat.completion.chunk")
-        return events([{**base, "choices": [choice], **({"usage": None} if self._with_usage else {})}])
-
-    def _base(self, kind: str) -> Json:
-        return {"id": self.id, "object": kind, "created": self._created, "model": self._model}
-
-
-def usage_of(usage: Usage) -> Json:
-    """Return the usage as chat completions and completions have it."""
-    return {
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.completion,
-        "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
-    }
+    def _delta(self, delta: Json, finish: str | None = None) -> bytes:
+        return self._chunk({"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish})

@@ -6,14 +6,12 @@ chat; what a chat cannot do (`suffix`, `echo`, tokens as prompt) is refused.
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.routers.answers import Message, Usage, encoded, events
+from gateway.routers.answers import Message
 from gateway.routers.chat import NotTranslatable
-from gateway.routers.chat_form import usage_of
+from gateway.routers.choice_form import ChoiceForm
 from kubeapi.json_types import Json
 
 DEFAULT_MAX_TOKENS = 16
@@ -44,19 +42,13 @@ def chat_values(values: Mapping[str, Any], provider: str) -> Json:
     }
 
 
-class CompletionForm:
+class CompletionForm(ChoiceForm):
     """Writes a completion, or its chunks. Calls of tools cannot occur."""
 
-    def __init__(self, model: str, *, with_usage: bool = False) -> None:
-        """`with_usage`: a stream ends with a chunk that has the usage."""
-        self.id = f"cmpl-{uuid.uuid4().hex}"
-        self._model = model
-        self._with_usage = with_usage
-        self._created = int(time.time())
+    ID, KIND, CHUNK_KIND = "cmpl", "text_completion", "text_completion"
 
     def whole(self, message: Message) -> bytes:
-        made = self._base() | {"choices": [_choice(message.text, message.finish)], "usage": usage_of(message.usage)}
-        return encoded(made | ({"id": message.id} if message.id else {}))
+        return self._whole(message, _choice(message.text, message.finish))
 
     def begins(self) -> bytes:
         return b""
@@ -72,16 +64,6 @@ class CompletionForm:
 
     def finishes(self, finish: str) -> bytes:
         return self._chunk(_choice("", finish))
-
-    def ends(self, usage: Usage) -> bytes:
-        made = self._base() | {"choices": [], "usage": usage_of(usage)}
-        return (events([made]) if self._with_usage else b"") + b"data: [DONE]\n\n"
-
-    def _chunk(self, choice: Json) -> bytes:
-        return events([{**self._base(), "choices": [choice], **({"usage": None} if self._with_usage else {})}])
-
-    def _base(self) -> Json:
-        return {"id": self.id, "object": "text_completion", "created": self._created, "model": self._model}
 
 
 def _choice(text: str, finish: str | None) -> Json:

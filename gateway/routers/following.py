@@ -1,8 +1,7 @@
 """Follows the ModelRouters of a cluster and the Secrets of their providers. Reads only.
 
 `herdsman gateway` starts it. A router whose spec became invalid, or violates a policy, goes on with its last accepted
-spec. A changed Secret
-counts within a minute, and seconds after a provider refuses the old key.
+spec. A changed Secret counts within a minute, and seconds after a provider refuses the old key.
 """
 
 from __future__ import annotations

@@ -6,12 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.routers.answers import AnswerIncomplete, Call, Form, Message, Usage
+from gateway.routers.answers import AnswerIncomplete, Call, Form, Message, StreamedEvents, Usage
 from kubeapi.json_types import Json
 
 ANSWER = "a chat completion"
-LINE_MAX = 1 << 20
-"""The longest line of a stream, in bytes."""
 _FINISH = ("stop", "length", "tool_calls", "content_filter")
 
 
@@ -40,25 +38,15 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
     )
 
 
-class StreamedAnswer:
+class StreamedAnswer(StreamedEvents):
     """Translates the chunks of a chat completion."""
 
     def __init__(self, form: Form) -> None:
-        self._form = form
-        self._rest = b""
+        super().__init__(form, "a chunk of a chat completion")
         self._usage = Usage()
         self._has_begun = False
         self._finish = ""
         self._tools: set[int] = set()
-
-    def feed(self, data: bytes) -> bytes:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LINE_MAX:
-            raise AnswerIncomplete(f"the provider sent a line with more than {LINE_MAX} bytes")
-        try:
-            return b"".join(self._translated(line[5:].strip()) for line in lines if line.startswith(b"data:"))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise AnswerIncomplete("the provider sent an event that is not a chunk of a chat completion") from None
 
     def end(self) -> bytes:
         if not self._finish:

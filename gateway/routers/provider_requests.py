@@ -71,7 +71,7 @@ class ProviderRequest:
     error: Callable[[int], Answer]
     """Returns what reads an answer with a status of 400 and above."""
     content_type: str = ""
-    """Of an answer below 400; empty: the provider's own."""
+    """The content type of an answer below 400; empty: the provider's own."""
     account: ServiceAccount | None = None
     """The service account of Google whose token is sent."""
     is_signed: bool = False
@@ -184,10 +184,9 @@ def _to_vertex(
         project, found, _ = external.url.partition("/endpoints/")
         if not found:
             return _not_accessible("the `url` of Vertex AI does not have `/endpoints/openapi` after the location")
-        family = embeddings.vertex_family(external.model) or "vertex"
-        vectors = EmbeddingForm(body.model, family, body.values)
+        vectors = EmbeddingForm(body.model, "vertex", body.values)
         url = f"{project}/publishers/google/models/{quote(external.model.rpartition('/')[2], safe='-_.~@')}:predict"
-        payload = embeddings.request(body.values, family, external.model, VERTEX)
+        payload = embeddings.request(body.values, "vertex", external.model, VERTEX)
         answer: Answer = WholeAnswer(vectors.write, embeddings.ANSWER)
         return replace(made, url=url, body=payload, answer=answer, content_type="application/json")
 

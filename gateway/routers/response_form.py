@@ -22,7 +22,7 @@ _ECHOED: Mapping[str, Any] = {
     "top_p": None,
     "user": None,
 }
-"""The fields of a request that a response repeats, with what they are without one."""
+"""The fields of a request that a response repeats, with their values if the request has none."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a response is incomplete, by the reason of a chat completion."""
 
@@ -104,12 +104,13 @@ class ResponseForm:
         return made + self._part("response.content_part.done", item, part=content) + self._item("done", item)
 
     def _item(self, what: str, item: Json) -> bytes:
-        at = [each["id"] for each in self._items].index(item["id"])
-        return self._event(f"response.output_item.{what}", output_index=at, item=item)
+        return self._event(f"response.output_item.{what}", output_index=self._index(item), item=item)
 
     def _of_item(self, kind: str, item: Json, **fields: Any) -> bytes:
-        at = [each["id"] for each in self._items].index(item["id"])
-        return self._event(kind, item_id=item["id"], output_index=at, **fields)
+        return self._event(kind, item_id=item["id"], output_index=self._index(item), **fields)
+
+    def _index(self, item: Json) -> int:
+        return [each["id"] for each in self._items].index(item["id"])
 
     def _part(self, kind: str, item: Json, **fields: Any) -> bytes:
         return self._of_item(kind, item, content_index=0, **fields)

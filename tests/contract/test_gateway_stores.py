@@ -15,7 +15,8 @@ import pytest
 
 from gateway.accounting.ledger_job import Ask, Batch, Counter, Job, Outcome, Usage, UsageKey
 from gateway.accounting.limits import Cost, Limit, Unit
-from gateway.accounting.redis_store import PREFIX, RedisStore
+from gateway.accounting.redis_places import TAG
+from gateway.accounting.redis_store import RedisStore
 from gateway.accounting.stores import PostgresStore, SqliteStore, SqlStore, Store, StoreAway, ValuesRefused
 from gateway.accounting.usage_report import UsageBy
 from gateway.price import MOST_SUM
@@ -93,10 +94,10 @@ class RedisWorld:
         return RedisStore(self._server.url, environment=self._server.environment)
 
     def age(self, gateway: str, seconds: int) -> None:
-        self._server.call("ZADD", f"{PREFIX}:gateways", int(time.time()) - seconds, gateway)
+        self._server.call("ZADD", f"{TAG}:gateways", int(time.time()) - seconds, gateway)
 
     def knows(self, gateway: str) -> bool:
-        return self._server.call("ZSCORE", f"{PREFIX}:gateways", gateway) is not None
+        return self._server.call("ZSCORE", f"{TAG}:gateways", gateway) is not None
 
 
 class ClusterWorld(RedisWorld):
@@ -315,7 +316,7 @@ def test_all_keys_end_by_themselves_or_are_in_an_index(redis: Redis) -> None:
     assert isinstance(keys, list)
     lasting = {key for key in keys if redis.call("TTL", key) == -1}
     names = ("counters:key", "gateways", "hours", "parts")
-    assert lasting == {f"{PREFIX}:{name}".encode() for name in names}
+    assert lasting == {f"{TAG}:{name}".encode() for name in names}
     store.close()
 
 

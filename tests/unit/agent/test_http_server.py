@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent import http_server
 from agent.http_server import BodyRefused, BoundedHandler, BoundedServer, Bounds
@@ -193,6 +194,15 @@ def test_what_is_not_read_ends_the_connection(start: Start, sent: bytes, status:
         answered = everything(client)
     assert answered.startswith(b"HTTP/1.1 %d" % status)
     assert answered.count(b"HTTP/1.1") == 1, "the rest of a refused request was read as another one"
+
+
+def test_a_request_line_beyond_the_bounds_is_no_error_of_the_server(start: Start) -> None:
+    server = start(Bounds())
+    with capture_logs() as logs, connect(server) as client:
+        client.sendall(b"GET /%b" % (b"x" * (40 << 10)))
+        assert everything(client) == b""
+        until(lambda: bool(logs))
+    assert {entry["log_level"] for entry in logs} == {"debug"}
 
 
 def test_a_body_within_the_bounds_is_read_and_the_connection_goes_on(start: Start) -> None:

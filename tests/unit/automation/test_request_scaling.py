@@ -182,3 +182,8 @@ def test_the_loop_scales_on_hosts_and_without_a_target_itself(world: World) -> N
     world.report(1, 0, 1)
     fixed = service(by_requests=RULES.model_copy(update={"target": None}))
     assert world.scaled(observed(1, ready=1), desired=fixed) == Scaled(1)
+    seen = Observed(
+        live=(), claim_exists=False, deployment=None, pods=(), host_processes={0: {"status": {"ready": True}}}
+    )
+    placed = service(by_requests=RULES, host_placement=HostPlacement(selector={"room": "1"}))
+    assert world.scaled(seen, desired=placed, by_agent=True) == Scaled(1)

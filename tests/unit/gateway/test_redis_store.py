@@ -110,6 +110,8 @@ def test_an_address_names_the_server(url: str, name: str) -> None:
         ("redis://:secret@10.0.0.1", "plain text"),
         ("redis://127.0.0.1:secret", "valid address"),
         ("redis://127.0.0.1/secret", "valid address"),
+        ("redis://me:secret@[::1", "valid address"),
+        ("redis://me:secret\u2100@127.0.0.1", "valid address"),
         ("redis://127.0.0.1?password=secret", "valid address"),
         ("rediss://", "valid address"),
         ("rediss://a.example,b.example:secret", "valid address"),

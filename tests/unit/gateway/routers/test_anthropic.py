@@ -154,6 +154,14 @@ def test_an_answer_that_ends_early_is_incomplete() -> None:
         stream.end()
     with pytest.raises(AnswerIncomplete, match="overloaded"):
         stream.feed(b'data: {"type": "error", "error": {"message": "overloaded"}}\n\n')
+    for data in (
+        b"{",
+        b"[]",
+        b'{"type": "message_start"}',
+        b'{"type": "content_block_delta", "delta": {"type": "text_delta"}}',
+    ):
+        with pytest.raises(AnswerIncomplete, match="not one of Anthropic's"):
+            StreamedAnswer(ChatForm("m")).feed(b"data: " + data + b"\n\n")
     whole = message_answer(message_of, ChatForm("m"), ANSWER)
     whole.feed(b"<html>")
     with pytest.raises(AnswerIncomplete):

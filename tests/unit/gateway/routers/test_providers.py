@@ -227,7 +227,7 @@ def test_a_fault_of_the_gateway_ends_its_request_with_an_error(
 
 def test_what_a_provider_sends_has_a_bound(front: Front, make_provider: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.routers.provider_call.ANSWER_MAX", 1000)
-    monkeypatch.setattr("gateway.routers.anthropic.LINE_MAX", 1000)
+    monkeypatch.setattr("gateway.routers.answers.LINE_MAX", 1000)
     provider = make_provider(says("200 OK", json.dumps("x" * 1000).encode()))
     for kind in ("openai", "anthropic"):
         route(front, provider, external(provider, kind))
