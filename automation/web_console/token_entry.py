@@ -131,7 +131,7 @@ class TokenEntry:
                     return None
                 self._add(session, reading, min(LIFE_S, _life_of(token)))
         else:
-            session = request.cookies.get(COOKIE, "")
+            session = _of_cookie(request.cookies.get(COOKIE, ""))
         if not self.is_open(session):
             return None
         return Caller(session, self._form_token(session), self._sessions[session].reading)
@@ -173,7 +173,7 @@ class TokenEntry:
                 response.headers["Retry-After"] = f"{FAILURES_S:.0f}"
             return response
         session = secrets.token_urlsafe(32)
-        self._add(session, reading, min(LIFE_S, _life_of(token)))
+        self._add(_of_cookie(session), reading, min(LIFE_S, _life_of(token)))
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(COOKIE, session, httponly=True, secure=True, samesite="Strict", path="/")
         return response
@@ -238,6 +238,11 @@ class TokenEntry:
 
     def _form_token(self, session: str) -> str:
         return hmac.new(self._key, session.encode(), "sha256").hexdigest()
+
+
+def _of_cookie(value: str) -> str:
+    """Return the id of a session whose browser has this cookie. Sessions of a header have another form of id."""
+    return f"cookie:{value}"
 
 
 def _user_of(client: KubeClient) -> str:
