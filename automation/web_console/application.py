@@ -33,7 +33,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MAX_BODY = 4 * 1024 * 1024
 MOST_STREAMS = 16
-"""The number of streams (events, logs) that one session may have open."""
+"""The number of streams (events, logs, answers of chats) that one session may have open."""
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -260,16 +260,16 @@ class Console:
         messages = chat.messages_of(body)
         place = _reading(request).place
         found = await asyncio.to_thread(place.find, str(body.get("name", "")), str(body.get("namespace", "")) or None)
-        response = live.stream(_HEADERS)
-        await response.prepare(request)
-        try:
-            # Closed at once when the browser has gone, so that the model stops its work.
-            async with contextlib.aclosing(chat.answer(place, found, messages)) as pieces:
-                async for piece in pieces:
-                    await response.write(f"data: {json.dumps({'text': piece})}\n\n".encode())
-            await response.write(live.event("end"))
-        except PlaceError as error:
-            await response.write(live.event("failed", text=_words(error)))
+        with self._stream(request) as (response, _):
+            await response.prepare(request)
+            try:
+                # Closed at once when the browser has gone, so that the model stops its work.
+                async with contextlib.aclosing(chat.answer(place, found, messages)) as pieces:
+                    async for piece in pieces:
+                        await response.write(f"data: {json.dumps({'text': piece})}\n\n".encode())
+                await response.write(live.event("end"))
+            except PlaceError as error:
+                await response.write(live.event("failed", text=_words(error)))
         return response
 
     # --- parts --------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class Console:
         """Count a stream of the request's session. Raises HTTPServiceUnavailable for too many."""
         session = request[CALLER].session
         if self.streams[session] >= MOST_STREAMS:
-            raise web.HTTPServiceUnavailable(text="too many pages of this session follow changes: close some")
+            raise web.HTTPServiceUnavailable(text="too many pages of this session are open: close some")
         self.streams[session] += 1
         try:
             yield live.stream(_HEADERS), lambda: self.entry.is_open(session)
