@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from automation.places.cluster import ClusterPlace
-from automation.web_console.entry import CALLER, Caller
+from automation.web_console.entry import CALLER, Caller, page_response
 from automation.web_console.html import Html
 from automation.web_console.pages import sign_in
 from automation.web_console.reading import Reading
@@ -161,14 +161,14 @@ class TokenEntry:
         return web.Response(text="ok")
 
     async def _form(self, _: web.Request) -> web.StreamResponse:
-        return _page(200, self.sign_in())
+        return page_response(200, self.sign_in())
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
         token = str((await request.post()).get("bearer", "")).strip()
         try:
             reading = await self._signed_in(token, request.remote or "")
         except SignInRefused as error:
-            response = _page(error.status, self.sign_in(str(error)))
+            response = page_response(error.status, self.sign_in(str(error)))
             if error.status == 429:
                 response.headers["Retry-After"] = f"{FAILURES_S:.0f}"
             return response
@@ -268,7 +268,3 @@ def _life_of(token: str) -> float:
         claims = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
         return max(0.0, float(claims["exp"]) - time.time())
     return float("inf")
-
-
-def _page(status: int, content: Html) -> web.Response:
-    return web.Response(status=status, text=content, content_type="text/html", charset="utf-8")
