@@ -52,7 +52,7 @@ def shared_console_process(kubeconfig: Path, directory: Path) -> Iterator[tuple[
 
 @contextlib.contextmanager
 def _serving(argv: list[str], environment: Mapping[str, str]) -> Iterator[str]:
-    """Run a console while the block lasts; yields the address that it prints. It must end by SIGTERM without an error."""
+    """Run a console while the block lasts; yields the address that it prints. SIGTERM must end it without an error."""
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
