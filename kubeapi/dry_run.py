@@ -9,12 +9,13 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+import urllib3
+
 from kubeapi.client import KubeClient
 from kubeapi.config import Access
 from kubeapi.errors import AlreadyExists, NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import NAMESPACES, Kind
-from kubeapi.rest import JSON
 
 _READS = frozenset({"GET", "HEAD"})
 _REVIEWS = "/apis/authorization.k8s.io/"
@@ -25,27 +26,19 @@ class DryRunClient(KubeClient):
     """A KubeClient that stores nothing. `changes` names each write that would change an object, in their order.
 
     A later write may depend on an earlier one, which the server did not store. Objects that were deleted before can be
-    created again, and writes into a namespace that would be created are recorded unchecked.
+    created again, and `create` records an object in a namespace that would be created without a check.
     """
 
     def __init__(self, access: Access, *, give_up_s: float | None = None) -> None:
         super().__init__(access, give_up_s=give_up_s)
         self.changes: list[str] = []
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str | None] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-        **options: Any,
-    ) -> Json:
-        """Send a request; each write as a dry run."""
+    def _send(
+        self, method: str, path: str, query: Mapping[str, str | None] | None, *rest: Any, **options: Any
+    ) -> urllib3.BaseHTTPResponse:
         if method not in _READS and not path.startswith(_REVIEWS):
             query = {**(query or {}), "dryRun": "All"}
-        return super().request(method, path, query=query, body=body, content_type=content_type, **options)
+        return super()._send(method, path, query, *rest, **options)
 
     def create(self, kind: Kind, namespace: str | None, obj: Json, **options: Any) -> Json:
         """Record that an object would be created. Raises AlreadyExists, Invalid."""
@@ -54,7 +47,7 @@ class DryRunClient(KubeClient):
             created = (
                 obj
                 if f"create {NAMESPACES.kind} {namespace}" in self.changes
-                else super().create(kind, namespace, obj, **{**options, "dry_run": True})
+                else super().create(kind, namespace, obj, **options)
             )
         except AlreadyExists:
             if _text("delete", kind, namespace, name) not in self.changes:
@@ -67,19 +60,20 @@ class DryRunClient(KubeClient):
         """Record what a server-side apply would do. Raises as `KubeClient.apply`."""
         name = obj["metadata"]["name"]
         before = self._live(kind, namespace, name)
-        after = super().apply(kind, namespace, obj, **{**options, "dry_run": True})
+        after = super().apply(kind, namespace, obj, **options)
         self._compare(kind, namespace, name, before, after)
         return after
 
     def patch(self, kind: Kind, namespace: str | None, name: str, body: Any, **options: Any) -> Json:
         """Record what a patch would do. Raises as `KubeClient.patch`."""
         before = self._live(kind, namespace, name)
-        after = super().patch(kind, namespace, name, body, **{**options, "dry_run": True})
+        after = super().patch(kind, namespace, name, body, **options)
         self._compare(kind, namespace, name, before, after)
         return after
 
     def delete(self, kind: Kind, namespace: str | None, name: str, **options: Any) -> None:
         """Record that an object would be deleted. Raises as `KubeClient.delete`."""
+        # The server ignores the query of a deletion that has a body.
         super().delete(kind, namespace, name, **{**options, "dry_run": True})
         self._record("delete", kind, namespace, name)
 

@@ -16,6 +16,7 @@ from automation.cli.agent_token_check import token_finding
 from automation.console.check import Check
 from automation.install import permissions
 from kubeapi import kinds
+from kubeapi.access_reviews import is_allowed
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, KubeError, NotFound
 
@@ -55,7 +56,9 @@ def cluster_checks(options: CheckedOptions) -> Iterator[Check]:
         for place in places:
             try:
                 name = lease_name(options.host) if resource == "leases" else options.host
-                if not _allowed(client, group, resource, verb, place, name=name) and not (
+                # Rights on Hosts and Leases may name the object; a right to create never does.
+                named = name if resource.partition("/")[0] in ("hosts", "leases") and verb != "create" else ""
+                if not is_allowed(client, group, resource, verb, place, name=named) and not (
                     verb == "create" and _exists(client, resource, place, name)
                 ):
                     denied.append(f"{verb} {resource}" + (f" in {place}" if place else ""))
@@ -79,28 +82,6 @@ def _exists(client: KubeClient, resource: str, namespace: str | None, name: str)
     except (Forbidden, NotFound):
         return False
     return True
-
-
-def _allowed(
-    client: KubeClient, group: str, resource: str, verb: str, namespace: str | None, *, name: str = ""
-) -> bool:
-    """Return whether the agent may do this. `name` counts for Hosts and Leases, whose rights may name the object."""
-    plural, _, subresource = resource.partition("/")
-    wanted = {
-        "group": group,
-        "resource": plural,
-        "subresource": subresource,
-        "verb": verb,
-        "namespace": namespace or "",
-        "name": name if plural in ("hosts", "leases") and verb != "create" else "",
-    }
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": wanted},
-    }
-    answer = client.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
-    return bool((answer.get("status") or {}).get("allowed"))
 
 
 def is_no_route(error: BaseException) -> bool:

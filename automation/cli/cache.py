@@ -154,11 +154,11 @@ def warm(
         )
     owner = Owner.of(cr)
     job = prefetch_job(model, namespace, owner, options, warm=True)
-    if dry_run:
-        live = find_job(client, namespace, job["metadata"]["name"])
-        same = live is not None and not _ended(live) and _hash(live) == _hash(job)
-        end_dry_run([] if same else [f"download the model by Job {namespace}/{job['metadata']['name']}"])
     try:
+        if dry_run:
+            live = find_job(client, namespace, job["metadata"]["name"])
+            same = live is not None and not _ended(live) and _hash(live) == _hash(job)
+            end_dry_run([] if same else [f"download the model by Job {namespace}/{job['metadata']['name']}"])
         _start(client, namespace, job, namespace_claim(model, namespace, options))
         if timeout_s > 0:
             _follow(client, namespace, job["metadata"]["name"], deadline=time.monotonic() + timeout_s)

@@ -183,11 +183,11 @@ def deploy(
         if Path(name).suffix in FILE_SUFFIXES:
             if options != DeployOptions():
                 raise typer.BadParameter("options change a service by its NAME; write them into the file instead")
-            _deploy_file(place, name, where, dry_run=dry_run)
+            _deploy_file(place, name, where, dry_run=dry_run, output=output)
             return
         service, documents = _documents(place, name, where, options, catalog)
         if output is not DeployFormat.TEXT:
-            say_yaml(documents) if output is DeployFormat.YAML else print_json(documents)
+            _print(documents, output)
             return
         if options.source.startswith("/") and isinstance(place, ClusterPlace):
             say(f"{options.source} is read on the node or host that runs the service, not on this machine", err=True)
@@ -204,8 +204,12 @@ def deploy(
             say(f"`herdsman status {service} --watch` follows it", err=True)
 
 
-def _deploy_file(place: Place, name: str, namespace: str, *, dry_run: bool) -> None:
-    """Show what a file would change in a cluster, and apply it. Raises PlaceError."""
+def _print(documents: list[Json], output: DeployFormat) -> None:
+    say_yaml(documents) if output is DeployFormat.YAML else print_json(documents)
+
+
+def _deploy_file(place: Place, name: str, namespace: str, *, dry_run: bool, output: DeployFormat) -> None:
+    """Show what a file would change in a cluster, and apply it; or only print its documents. Raises PlaceError."""
     from automation.cli.manifest_files import read_manifests
     from automation.places.cluster import ClusterPlace
     from automation.places.place import PlaceError
@@ -218,12 +222,16 @@ def _deploy_file(place: Place, name: str, namespace: str, *, dry_run: bool) -> N
     manifests.note_unused()
     if problems := [*manifests.errors, *manifests.notes]:
         raise PlaceError("\n".join(problems), hint="`kubectl apply -f` applies other kinds; nothing was changed")
-    planned = place.plan([each.cr for each in found])
+    documents = [each.cr for each in found]
+    if output is not DeployFormat.TEXT:
+        _print(documents, output)
+        return
+    planned = place.plan(documents)
     say_painted(planned.text)
     if dry_run:
         raise typer.Exit(exits.WOULD_CHANGE if planned.has_changes else exits.DONE)
-    place.apply([each.cr for each in found])
-    say(f"Applied {len(found)} document{'' if len(found) == 1 else 's'} of {name} to {place.title}", err=True)
+    place.apply(documents)
+    say(f"Applied {len(documents)} document{'' if len(documents) == 1 else 's'} of {name} to {place.title}", err=True)
 
 
 def _documents(place: Place, name: str, namespace: str, options: DeployOptions, catalog: str) -> tuple[str, list[Json]]:

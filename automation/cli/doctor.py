@@ -6,8 +6,6 @@ Each scope has its checks in another module: `automation.install.inspection` (cl
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +34,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotConfigured, NotFound
 from tools import toolchain
+from tools.kindcluster import docker_runs
 
 PARALLEL = 8
 """Hosts that are checked at the same time: a connection to an unreachable one takes seconds."""
@@ -140,8 +139,7 @@ def _tools() -> list[Check]:
     checks = [Check("python", "ok", version)]
     for name, needed in (("pulumi", True), ("llama-server", False), ("kube-apiserver", False), ("kubectl", False)):
         checks.append(tool_check(name, is_needed=needed))
-    docker = shutil.which("docker")
-    if docker and subprocess.run([docker, "info"], capture_output=True, check=False).returncode == 0:
+    if docker_runs():
         checks.append(Check("docker", "ok", "runs; `herdsman cluster up` makes a kind cluster"))
     else:
         checks.append(Check("docker", "ok", "does not run; `herdsman cluster up` starts a local control plane"))

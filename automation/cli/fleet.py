@@ -62,6 +62,7 @@ def take(
     from automation.adoption.moving.acting import release_to_fleet
     from automation.adoption.moving.planning import plan_take
 
+    dry_run = dry_run or preview
     client, options = _client(kubeconfig), _options()
     crs = [_or_end(find_versioned, client, namespace, name) for name in dict.fromkeys(names)]
     moves = [_or_end(plan_take, client, cr, options=options) for cr in crs]
@@ -71,9 +72,9 @@ def take(
     if into.exists() and into.read_text() != text:
         complain(f"{into} exists already with other content; nothing was changed")
         raise typer.Exit(1)
-    say(f"{'Would write' if dry_run or preview else 'Wrote'} {into}; the stack's config needs:\n")
+    say(f"{'Would write' if dry_run else 'Wrote'} {into}; the stack's config needs:\n")
     say(yaml.safe_dump(_config(moves, into, options), sort_keys=False))
-    if dry_run or preview:
+    if dry_run:
         return
     into.parent.mkdir(parents=True, exist_ok=True)
     into.write_text(text)
@@ -116,12 +117,13 @@ def give(
     for each in files:
         manifests.read(each)
     services = _find_documents(manifests, names)
+    dry_run = dry_run or preview
     client, options = _client(kubeconfig), _options()
     moves = [_or_end(plan_give, client, document, manifests, options=options) for document in services]
     _report(moves, "The loop adopts {name}: {objects} stay unchanged", "The fleet leaves {name}: {objects} stays")
     deployment = _exported(stack, cwd) if stack else None
     urns = [urn for move in moves for urn in _or_end(_urns, move.key, deployment)]
-    if dry_run or preview:
+    if dry_run:
         for urn in urns:
             say(f"Stack {stack} would forget {urn}")
         return
@@ -146,11 +148,12 @@ def forget(
     preview: OlderPreview = False,
 ) -> None:
     """Remove services from a stack's state. Nothing in the cluster changes."""
+    dry_run = dry_run or preview
     deployment = _exported(stack, cwd)
     urns = [urn for name in dict.fromkeys(names) for urn in _urns_by_name(name, namespace, deployment)]
     for urn in urns:
-        say(f"{'Would forget' if dry_run or preview else 'Forgetting'} {urn}")
-    if urns and not (dry_run or preview):
+        say(f"{'Would forget' if dry_run else 'Forgetting'} {urn}")
+    if urns and not dry_run:
         _pulumi("state", "delete", "--yes", "--force", "--target-dependents", "--stack", stack, *urns, cwd=cwd)
 
 

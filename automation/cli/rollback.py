@@ -106,7 +106,8 @@ def rollback(
 
         print_json({"revision": plan.revision.number, "written": not dry_run, "preview": as_json(shown)})
     elif not dry_run:
-        command = f"kubectl get {name}" if referrer_of(service) else f"herdsman get {name}"
+        namespace = service["metadata"]["namespace"]
+        command = f"kubectl get {name} -n {namespace}" if referrer_of(service) else f"herdsman get {name}"
         say(f"Wrote revision {plan.revision.number}; `{command}` shows the progress")
     if dry_run and shown.changed:
         raise typer.Exit(2)

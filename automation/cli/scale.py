@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from automation.cli.dry_run import DryRun, end_dry_run
+from automation.cli.dry_run import DryRun, place_to_change
 from automation.cli.output import say
-from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, full_name, open_place
+from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, full_name
 
 
 def scale(
@@ -23,13 +23,9 @@ def scale(
 
     If an autoscaler owns the number, the command says so.
     """
-    changes: list[str] = []
-    with errors_end():
-        place = open_place(kubeconfig, context, dry_run=changes if dry_run else None)
+    with place_to_change(kubeconfig, context, dry_run=dry_run) as place:
         service = place.find(name, namespace)
         note = place.scale(service, replicas)
-    if dry_run:
-        end_dry_run(changes)
     say(f"Scaled {full_name(service)} to {replicas} replica{'' if replicas == 1 else 's'}")
     if note:
         say(f"Note: {note}", err=True)

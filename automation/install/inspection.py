@@ -20,6 +20,7 @@ from automation.leadership.shards import shard_of_lease
 from automation.settings import SYSTEM_NAMESPACE
 from components.providers.kubernetes_ownership import managers_words
 from kubeapi import kinds
+from kubeapi.access_reviews import is_allowed
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import ApiError, Forbidden, KubeError
@@ -32,7 +33,6 @@ from program.dialects.status.conditions import Reason
 PARALLEL = 8
 MOST_NAMED = 4
 _ASK_OTHERS = "run the command with an administrator's kubeconfig"
-_REVIEWS = "/apis/authorization.k8s.io/v1"
 
 
 def inspect_cluster(client: KubeClient) -> list[Check]:
@@ -267,12 +267,12 @@ def _granted(
     who = f"the operator's account ({namespace}/{NAME})" if namespace else "you"
     try:
         with ThreadPoolExecutor(PARALLEL) as pool:
-            allowed = list(pool.map(lambda row: _allowed(client, account, *row), rows))
+            allowed = list(pool.map(lambda row: is_allowed(client, *row, account=account), rows))
     except KubeError as error:
         return Check(
             check, "warning", f"cannot be checked: {error}", "run the command with an administrator's kubeconfig"
         )
-    denied = [row for row, is_allowed in zip(rows, allowed, strict=True) if not is_allowed]
+    denied = [row for row, may in zip(rows, allowed, strict=True) if not may]
     needed = [row for row in denied if row[0] not in permissions.OPTIONAL_GROUPS]
     if not denied:
         return Check(check, "ok", f"{who}: {len(rows)} checked")
@@ -320,19 +320,6 @@ def _rows(rows: Iterable[tuple[str, str, str, str]]) -> str:
         by_resource.setdefault(f"{resource}.{group}" if group else resource, []).append(verb)
     told = [f"{'/'.join(verbs)} {resource}" for resource, verbs in by_resource.items()]
     return ", ".join(told[:MOST_NAMED]) + (f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else "")
-
-
-def _allowed(client: KubeClient, account: str, group: str, resource: str, verb: str, namespace: str) -> bool:
-    plural, _, subresource = resource.partition("/")
-    asked: Json = {"group": group, "resource": plural, "subresource": subresource, "verb": verb, "namespace": namespace}
-    kind = "SubjectAccessReview" if account else "SelfSubjectAccessReview"
-    spec: Json = {"resourceAttributes": asked, **({"user": account} if account else {})}
-    if account:
-        _, _, of, _ = account.split(":")
-        spec["groups"] = ["system:serviceaccounts", f"system:serviceaccounts:{of}", "system:authenticated"]
-    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
-    answer = client.request("POST", f"{_REVIEWS}/{kind.lower()}s", body=body)
-    return bool((answer.get("status") or {}).get("allowed"))
 
 
 def utc_now() -> datetime:

@@ -129,19 +129,14 @@ class Installer:
 
     def installed(self, namespace: str) -> tuple[ObjectChange, ...]:
         """Return the deletions that `uninstall` would make. Raises ApiError, and InstallRefused as `uninstall`."""
-        options = InstallOptions(namespace=namespace)
-        everything = [(part, _manifest(part, options)) for part in objects.parts() if part.stage == "operator"]
-        self._check_ours(everything)
-        return tuple(each.change for each, _ in reversed(leftovers(self._client, everything)))
+        return tuple(each.change for each, _ in reversed(leftovers(self._client, self._operator(namespace))))
 
     def uninstall(self, namespace: str) -> tuple[Change, ...]:
         """Delete the operator of a namespace. The services and what they need stay: see `objects.STAGES`.
 
         Raises ApiError, EngineFailed; InstallRefused when another tool installed that operator.
         """
-        options = InstallOptions(namespace=namespace)
-        everything = [(part, _manifest(part, options)) for part in objects.parts() if part.stage == "operator"]
-        self._check_ours(everything)
+        everything = self._operator(namespace)
         metrics_api.release(self._client, namespace)
         changes: list[Change] = []
         key = _key(namespace, "operator")
@@ -156,6 +151,13 @@ class Installer:
             if self._delete(each, uid):
                 changes.append(Change("", each.change.kind, each.change.name, "delete"))
         return tuple(changes)
+
+    def _operator(self, namespace: str) -> list[tuple[Part, Json]]:
+        """Return the objects that an operator of this namespace can have. Raises InstallRefused for another tool's."""
+        options = InstallOptions(namespace=namespace)
+        everything = [(part, _manifest(part, options)) for part in objects.parts() if part.stage == "operator"]
+        self._check_ours(everything)
+        return everything
 
     def unserved(self) -> frozenset[str]:
         """Return the optional kinds of an installation that this API server does not serve.

@@ -66,7 +66,7 @@ class AgentLog:
         except ProcessNotFound as error:
             raise NoLog(error.message, "the log has not been rotated yet" if previous else "") from error
         except HostUnreachable as error:
-            raise NoLog(error.message, "check the agent with `herdsman doctor host`") from error
+            raise NoLog(error.message, "check the agent with `herdsman doctor host NAME`") from error
         except HostError as error:
             hint = (
                 f"name the file with this agent's token with --token-file or {TOKEN_FILE_VARIABLE}; an older agent "

@@ -20,10 +20,12 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
 from kubeapi.pods import log_lines
+from program.dialects.llmaz.naming import LABEL_GROUP
 from program.dialects.registry import key_of
 
 ENGINES = ("main", "model-runner")
 """Names of the containers in which KServe and llmaz run the engine. Other containers can precede them."""
+_LLMAZ = frozenset({"llmaz", "llmaz-service"})
 _LIMIT_BYTES = 1 << 20
 
 
@@ -55,10 +57,9 @@ def pods_of(client: KubeClient, namespace: str | None, dialects: Iterable[str], 
         for pod in client.list(kinds.PODS, namespace, label_selector=selector_of(each, (name,)))["items"]
         if is_replica(pod)
     ]
-    if not found and wanted != ["kserve"]:
+    if not found and not _LLMAZ.isdisjoint(wanted):
         # llmaz's pods have no label of Herdsman.
-        selector = f"leaderworkerset.sigs.k8s.io/name={name}"
-        found = client.list(kinds.PODS, namespace, label_selector=selector)["items"]
+        found = client.list(kinds.PODS, namespace, label_selector=f"{LABEL_GROUP}={name}")["items"]
     return sorted(found, key=lambda pod: (pod["metadata"]["namespace"], pod["metadata"]["name"]))
 
 

@@ -23,7 +23,7 @@ from automation.places.place import NoAccess, NoSuchService, PlaceError, Service
 from automation.places.replica_logs import Replica
 from automation.web_console import chat, live, refusals
 from automation.web_console.deploying import documents_for, fits
-from automation.web_console.entry import CALLER, Caller, Entry
+from automation.web_console.entry import CALLER, Caller, Entry, page_response
 from automation.web_console.html import Html
 from automation.web_console.pages import catalog, fleet, hosts, layout, log, models, playground, service, versions
 from automation.web_console.reading import Reading
@@ -33,7 +33,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MAX_BODY = 4 * 1024 * 1024
 MOST_STREAMS = 16
-"""The number of streams (events, logs) that one session may have open."""
+"""The number of streams (events, logs, answers of chats) that one session may have open."""
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -105,7 +105,7 @@ class Console:
             return await handler(request)
         caller = await self.entry.recognize(request)
         if caller is None:
-            return _page(401, self.entry.sign_in())
+            return page_response(401, self.entry.sign_in())
         if request.method == "POST":
             token = request.headers.get("X-Form-Token") or str((await request.post()).get("token", ""))
             if not self.entry.is_form_token(caller, token):
@@ -124,7 +124,9 @@ class Console:
         """Return the page of a request that failed."""
         match error, error.__cause__:
             case _, Unauthorized() if self.entry.refused_by_cluster(caller.session):
-                return _page(401, self.entry.sign_in("The cluster no longer accepts your token. Sign in again."))
+                return page_response(
+                    401, self.entry.sign_in("The cluster no longer accepts your token. Sign in again.")
+                )
             case _, Forbidden() as cause:
                 status, title, text = 403, "Not allowed", refusals.words_of(cause.message)
             case NoSuchService(), _:
@@ -133,7 +135,7 @@ class Console:
                 status, title, text = 502, "The place is not reachable", _words(error)
             case _:
                 status, title, text = 422, "This was not done", _words(error)
-        return _page(status, layout.error(title, text, _frame(caller)))
+        return page_response(status, layout.error(title, text, _frame(caller)))
 
     # --- pages --------------------------------------------------------------------------------------------------------
 
@@ -260,16 +262,16 @@ class Console:
         messages = chat.messages_of(body)
         place = _reading(request).place
         found = await asyncio.to_thread(place.find, str(body.get("name", "")), str(body.get("namespace", "")) or None)
-        response = live.stream(_HEADERS)
-        await response.prepare(request)
-        try:
-            # Closed at once when the browser has gone, so that the model stops its work.
-            async with contextlib.aclosing(chat.answer(place, found, messages)) as pieces:
-                async for piece in pieces:
-                    await response.write(f"data: {json.dumps({'text': piece})}\n\n".encode())
-            await response.write(live.event("end"))
-        except PlaceError as error:
-            await response.write(live.event("failed", text=_words(error)))
+        with self._stream(request) as (response, _):
+            await response.prepare(request)
+            try:
+                # Closed at once when the browser has gone, so that the model stops its work.
+                async with contextlib.aclosing(chat.answer(place, found, messages)) as pieces:
+                    async for piece in pieces:
+                        await response.write(f"data: {json.dumps({'text': piece})}\n\n".encode())
+                await response.write(live.event("end"))
+            except PlaceError as error:
+                await response.write(live.event("failed", text=_words(error)))
         return response
 
     # --- parts --------------------------------------------------------------------------------------------------------
@@ -284,7 +286,7 @@ class Console:
         """Count a stream of the request's session. Raises HTTPServiceUnavailable for too many."""
         session = request[CALLER].session
         if self.streams[session] >= MOST_STREAMS:
-            raise web.HTTPServiceUnavailable(text="too many pages of this session follow changes: close some")
+            raise web.HTTPServiceUnavailable(text="too many pages of this session are open: close some")
         self.streams[session] += 1
         try:
             yield live.stream(_HEADERS), lambda: self.entry.is_open(session)
@@ -294,7 +296,7 @@ class Console:
                 del self.streams[session]
 
     def _shown(self, request: web.Request, title: str, content: Html, *, live: str = "services") -> web.Response:
-        return _page(200, layout.page(title, content, _frame(request[CALLER]), live=live))
+        return page_response(200, layout.page(title, content, _frame(request[CALLER]), live=live))
 
 
 async def static(request: web.Request) -> web.StreamResponse:
@@ -333,10 +335,6 @@ def _frame(caller: Caller) -> layout.Frame:
 
 def _words(error: PlaceError) -> str:
     return f"{error}. {error.hint[:1].upper()}{error.hint[1:]}." if error.hint else f"{error}."
-
-
-def _page(status: int, content: Html) -> web.Response:
-    return web.Response(status=status, text=content, content_type="text/html", charset="utf-8")
 
 
 def _chosen(replicas: Sequence[Replica], name: str) -> Replica:

@@ -101,10 +101,15 @@ class LinkEntry:
         if session is None:
             if self.sessions.is_valid(request.cookies.get(COOKIE, "")):
                 raise web.HTTPSeeOther("/")
-            return web.Response(status=401, text=self.sign_in(), content_type="text/html", charset="utf-8")
+            return page_response(401, self.sign_in())
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(COOKIE, session, httponly=True, samesite="Strict", path="/")
         return response
+
+
+def page_response(status: int, content: Html) -> web.Response:
+    """Return a response with a page."""
+    return web.Response(status=status, text=content, content_type="text/html", charset="utf-8")
 
 
 def is_local(name: str) -> bool:

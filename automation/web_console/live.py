@@ -94,17 +94,7 @@ def _digest(reading: Reading, topic: str) -> str:
                 for each in reading.models()
             ]
         case "hosts":
-            told = [
-                [
-                    each.name,
-                    each.state,
-                    each.serving,
-                    each.processes,
-                    each.pressure,
-                    (each.memory_bytes or 0) >> _STEP_BITS,
-                ]
-                for each in reading.hosts()
-            ]
+            told = [_of_host(each) for each in reading.hosts()]
         case _:
             told = [_of_service(each) for each in reading.services()]
     return hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()

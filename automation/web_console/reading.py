@@ -23,6 +23,7 @@ from automation.places.replica_logs import LogTail, Replica, local_tail, replica
 from automation.places.resource_use import HostUse, host_uses
 from automation.places.service_view import pending_of
 from kubeapi import kinds
+from kubeapi.access_reviews import is_allowed
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
@@ -72,16 +73,10 @@ class Reading:
     def may_list_everywhere(self) -> bool:
         """Return whether the caller may list the services of all namespaces; True where that is not known."""
         kind = kinds.INFERENCE_SERVICES
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {"verb": "list", "group": kind.group, "resource": kind.plural}},
-        }
         try:
-            told = self.cluster.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
+            return is_allowed(self.cluster, kind.group, kind.plural, "list", None)
         except KubeError:
             return True
-        return bool((told.get("status") or {}).get("allowed"))
 
     def details(self, service: ServiceState) -> Details:
         """Read what belongs to a service. Raises PlaceError."""

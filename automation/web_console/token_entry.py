@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from automation.places.cluster import ClusterPlace
-from automation.web_console.entry import CALLER, Caller
+from automation.web_console.entry import CALLER, Caller, page_response
 from automation.web_console.html import Html
 from automation.web_console.pages import sign_in
 from automation.web_console.reading import Reading
@@ -131,7 +131,7 @@ class TokenEntry:
                     return None
                 self._add(session, reading, min(LIFE_S, _life_of(token)))
         else:
-            session = request.cookies.get(COOKIE, "")
+            session = _of_cookie(request.cookies.get(COOKIE, ""))
         if not self.is_open(session):
             return None
         return Caller(session, self._form_token(session), self._sessions[session].reading)
@@ -161,19 +161,19 @@ class TokenEntry:
         return web.Response(text="ok")
 
     async def _form(self, _: web.Request) -> web.StreamResponse:
-        return _page(200, self.sign_in())
+        return page_response(200, self.sign_in())
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
         token = str((await request.post()).get("bearer", "")).strip()
         try:
             reading = await self._signed_in(token, request.remote or "")
         except SignInRefused as error:
-            response = _page(error.status, self.sign_in(str(error)))
+            response = page_response(error.status, self.sign_in(str(error)))
             if error.status == 429:
                 response.headers["Retry-After"] = f"{FAILURES_S:.0f}"
             return response
         session = secrets.token_urlsafe(32)
-        self._add(session, reading, min(LIFE_S, _life_of(token)))
+        self._add(_of_cookie(session), reading, min(LIFE_S, _life_of(token)))
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(COOKIE, session, httponly=True, secure=True, samesite="Strict", path="/")
         return response
@@ -240,6 +240,11 @@ class TokenEntry:
         return hmac.new(self._key, session.encode(), "sha256").hexdigest()
 
 
+def _of_cookie(value: str) -> str:
+    """Return the id of a session whose browser has this cookie. Sessions of a header have another form of id."""
+    return f"cookie:{value}"
+
+
 def _user_of(client: KubeClient) -> str:
     """Return the name of the client's user. Raises KubeError."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
@@ -263,7 +268,3 @@ def _life_of(token: str) -> float:
         claims = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
         return max(0.0, float(claims["exp"]) - time.time())
     return float("inf")
-
-
-def _page(status: int, content: Html) -> web.Response:
-    return web.Response(status=status, text=content, content_type="text/html", charset="utf-8")

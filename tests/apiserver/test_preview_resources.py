@@ -100,6 +100,9 @@ def test_a_file_is_deployed_after_a_dry_run(
         shown = capsys.readouterr().out
         assert f"ModelRouter {namespace}/front  1 to create" in shown
         assert "2 resources would change (2 to create)" in shown
+        assert invoke([*words, "-o", "yaml"]) == 0
+        printed = yaml.safe_load_all(capsys.readouterr().out)
+        assert [each["kind"] for each in printed] == ["ModelRouter", "ModelPool"]
         assert client.list(kinds.MODEL_ROUTERS, namespace)["items"] == []
         assert invoke(words) == 0
         assert invoke([*words, "--dry-run"]) == 0

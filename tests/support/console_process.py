@@ -9,7 +9,7 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kubeapi.client import KubeClient
@@ -29,15 +29,8 @@ def console_process(kubeconfig: Path | None, *, home: Path | None = None) -> Ite
     else:
         own = ("KUBECONFIG", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME")
         environment = {name: value for name, value in environment.items() if name not in own} | {"HOME": str(home)}
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://\S+", process.stdout.readline())
-        assert found is not None
-        yield found[0]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+    with _serving(argv, environment) as address:
+        yield address
 
 
 @contextlib.contextmanager
@@ -53,12 +46,20 @@ def shared_console_process(kubeconfig: Path, directory: Path) -> Iterator[tuple[
     argv += [f"--tls-cert={pem}", f"--tls-key={pem}", f"--api-server={access.server}"]
     argv += [f"--api-ca={directory / 'api-ca.crt'}"]
     environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | {"HOME": str(directory)}
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        found = re.search(r"https://\S+", process.stdout.readline())
-        assert found is not None
-        yield found[0], ssl.create_default_context(cafile=str(directory / "ca.crt"))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+    with _serving(argv, environment) as address:
+        yield address, ssl.create_default_context(cafile=str(directory / "ca.crt"))
+
+
+@contextlib.contextmanager
+def _serving(argv: list[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Run a console while the block lasts; yields the address that it prints. SIGTERM must end it without an error."""
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"https?://\S+", process.stdout.readline())
+            assert found is not None
+            yield found[0]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()

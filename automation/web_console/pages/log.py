@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import quote
 
 from automation.places.place import ServiceState
 from automation.places.replica_logs import Replica
 from automation.web_console.html import Html, join, tag
-from automation.web_console.pages.service import path_of
-
-
-def log_path(service: ServiceState, replica: str, action: str = "log") -> str:
-    """Return the path of the page of a replica's log, or of its stream."""
-    path = path_of(service, action)
-    return f"{path}{'&' if '?' in path else '?'}replica={quote(replica, safe='')}"
+from automation.web_console.pages.service import log_path, path_of
 
 
 def page(service: ServiceState, replicas: Sequence[Replica], chosen: Replica | None, text: str, problem: str) -> Html:

@@ -18,6 +18,12 @@ def path_of(service: ServiceState, action: str = "") -> str:
     return "/services/" + "/".join(quote(part, safe="") for part in parts) + kind
 
 
+def log_path(service: ServiceState, replica: str, action: str = "log") -> str:
+    """Return the path of the page of a replica's log, or of its stream."""
+    path = path_of(service, action)
+    return f"{path}{'&' if '?' in path else '?'}replica={quote(replica, safe='')}"
+
+
 def page(service: ServiceState, details: Details, *, token: str) -> Html:
     """Return the page of a service; `token` goes into its forms."""
     return join(
@@ -104,11 +110,8 @@ def _conditions(service: ServiceState) -> Html:
 
 
 def _logs(service: ServiceState, details: Details) -> Html:
-    path = path_of(service, "log")
-    mark = "&" if "?" in path else "?"
     links = [
-        tag("li", tag("a", each.name, href=f"{path}{mark}replica={quote(each.name, safe='')}"), f" {each.where}")
-        for each in details.replicas
+        tag("li", tag("a", each.name, href=log_path(service, each.name)), f" {each.where}") for each in details.replicas
     ]
     return tag("ul", links)
 

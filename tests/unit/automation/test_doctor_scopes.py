@@ -37,7 +37,7 @@ def test_scopes_are_read_in_their_order_and_a_host_has_a_name() -> None:
         (["mac-1"], "host, cluster, loop"),
     ],
 )
-def test_a_wrong_scope_names_the_right_ones(words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_scope_names_the_right_ones(words: list[str], part: str) -> None:
     with pytest.raises(ScopeUnknown, match=part):
         read_request(words)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+import yaml
 
-from automation.cli.main import COMMANDS, GROUPS, application
+from automation.cli.main import COMMANDS, GROUPS, application, invoke
+from kubeapi import kinds
+from program.dialects.llmkube.parse.source import cache_key
+from tests.support.pod_proxy import PodProxy, Say, api_status
 
 READS = frozenset(
     {
@@ -54,6 +59,7 @@ def commands() -> dict[str, Any]:
 
 
 ALL = commands()
+SOURCE = "https://models.example/a.gguf"
 CHANGES = sorted(set(ALL) - READS - RUNS - OF_THIS_MACHINE)
 
 
@@ -82,3 +88,25 @@ def test_an_older_word_is_accepted_and_not_shown(name: str) -> None:
     older = names_of(ALL[name]).get("--preview")
     assert (older is not None) == (name in OLDER_NAMES)
     assert older is None or older.hidden
+
+
+def test_a_refusal_during_a_dry_run_is_an_error_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = {
+        "apiVersion": kinds.MODELS.api_version,
+        "kind": "Model",
+        "metadata": {"name": "m", "namespace": "default", "uid": "u"},
+        "spec": {"source": SOURCE},
+        "status": {"phase": "Ready", "path": "/models/k/a.gguf", "cacheKey": cache_key(SOURCE)},
+    }
+    with PodProxy() as api:
+        api.other = lambda _method, path, _body: (
+            api_status(403, "Forbidden", "jobs is forbidden") if "/jobs/" in path else Say(body=model)
+        )
+        file = tmp_path / "kubeconfig"
+        cluster = {"name": "c", "cluster": {"server": api.client.server}}
+        context = {"name": "c", "context": {"cluster": "c", "user": "c"}}
+        users = [{"name": "c", "user": {}}]
+        config = {"clusters": [cluster], "contexts": [context], "users": users, "current-context": "c"}
+        file.write_text(yaml.safe_dump(config))
+        assert invoke(["cache", "warm", "m", "--dry-run", "--kubeconfig", str(file)]) == 1
+    assert "jobs is forbidden" in capsys.readouterr().err

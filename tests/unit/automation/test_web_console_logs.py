@@ -19,7 +19,7 @@ from automation.web_console import live
 from automation.web_console.pages import versions
 from automation.web_console.pages.models import page as models_page
 from automation.web_console.sessions import COOKIE, Sessions
-from tests.support.console_pages import Client, MemoryPlace, browse, state
+from tests.support.console_pages import Client, MemoryPlace, browse, state, token_of
 
 
 @pytest.fixture
@@ -120,8 +120,12 @@ def test_a_session_has_a_bounded_number_of_streams(monkeypatch: pytest.MonkeyPat
         stream = await events_of(client, "/events")
         assert await stream.readline()
         assert (await client.get("/events")).status == 503
+        token = await token_of(client, "/playground")
+        asked = {"name": "chat", "messages": [{"role": "user", "content": "Hello"}]}
+        answer = await client.post("/playground/chat", json=asked, headers={"X-Form-Token": token})
+        assert answer.status == 503, "an answer of a chat is a stream too"
 
-    browse(MemoryPlace(), visit)
+    browse(MemoryPlace([state()]), visit)
 
 
 def test_an_ended_session_is_not_valid() -> None:

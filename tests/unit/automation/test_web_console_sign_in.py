@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import time
@@ -125,6 +126,16 @@ def test_a_proxy_may_give_the_token_of_each_request(api: ApiOfTokens) -> None:
         assert "of-alice" in text
         assert (await client.post("/logout", headers=header)).status == 403
         assert (await client.get("/", headers={"Authorization": "Bearer bad"})).status == 401
+
+    browse(api, visit)
+
+
+def test_the_hash_of_a_token_is_no_session(api: ApiOfTokens) -> None:
+    async def visit(client: Client, _: TokenEntry) -> None:
+        assert (await client.get("/", headers={"Authorization": "Bearer good"})).status == 200
+        hashed = hashlib.sha256(b"good").hexdigest()
+        for cookie in (f"header:{hashed}", hashed):
+            assert (await client.get("/", headers={"Cookie": f"{COOKIE}={cookie}"})).status == 401
 
     browse(api, visit)
 

@@ -13,6 +13,7 @@ from automation.places.replica_logs import PodTail, replicas_in_cluster, tail_in
 from components import naming
 from kubeapi import kinds
 from kubeapi.json_types import Json
+from program.dialects.llmaz.naming import LABEL_GROUP
 from tests.support.pod_proxy import PodProxy, Say, api_status
 
 POD: Json = {
@@ -88,3 +89,15 @@ def test_processes_on_hosts_come_before_pods(api: PodProxy) -> None:
         api_status(403, "Forbidden") if "hostprocesses" in path else Say(body={"items": [POD]})
     )
     assert [each.where for each in replicas_in_cluster(api.client, SERVICE)] == ["pod"]
+
+
+@pytest.mark.parametrize(("kind", "found"), [(kinds.INFERENCE_SERVICES, []), (kinds.PLAYGROUNDS, ["chat-0"])])
+def test_pods_of_llmaz_belong_to_its_services_only(api: PodProxy, kind: kinds.Kind, found: list[str]) -> None:
+    def answer(_method: str, path: str, _body: Any) -> Say:
+        asked = urlsplit(path)
+        wanted = parse_qs(asked.query).get("labelSelector") == [f"{LABEL_GROUP}=chat"]
+        return Say(body={"items": [POD] if wanted and asked.path.endswith("/pods") else []})
+
+    api.other = answer
+    service = {**SERVICE, "kind": kind.kind, "apiVersion": kind.api_version}
+    assert [each.name for each in replicas_in_cluster(api.client, service)] == found
