@@ -140,7 +140,7 @@ class RouterFollower:
         if self._judged.get(uid) != generation:
             self._judged[uid] = generation
             name = f"{cr['metadata']['namespace']}/{cr['metadata']['name']}"
-            log.warning("Refused the spec of a ModelRouter", router=name, why=why)
+            log.warning("Does not serve the spec of a ModelRouter", router=name, why=why)
 
 
 def wanted_secrets(routers: Iterable[Router]) -> dict[SecretName, frozenset[str]]:
