@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
 
 import typer
 
 from automation.cli import exits
 from automation.cli.output import say
-from automation.cli.place_options import errors_end, open_place
 from kubeapi.client import KubeClient
 from kubeapi.dry_run import DryRunClient
-
-if TYPE_CHECKING:
-    from automation.places.place import Place
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only show what would change. Exit code 2: something would change.")
@@ -26,16 +21,6 @@ OlderPreview = Annotated[bool, typer.Option("--preview", hidden=True, help="The 
 def client_of(kubeconfig: str | None, *, context: str | None = None, dry_run: bool = False) -> KubeClient:
     """Return a client; in a dry run one that stores nothing. Raises ConfigInvalid."""
     return (DryRunClient if dry_run else KubeClient).default(kubeconfig, context=context)
-
-
-@contextlib.contextmanager
-def place_to_change(kubeconfig: str | None, context: str | None, *, dry_run: bool) -> Iterator[Place]:
-    """Open the place that a command changes. A dry run ends the command after the block. A PlaceError ends it too."""
-    changes: list[str] = []
-    with errors_end():
-        yield open_place(kubeconfig, context, dry_run=changes if dry_run else None)
-    if dry_run:
-        end_dry_run(changes)
 
 
 def end_dry_run(changes: Sequence[str] | KubeClient) -> NoReturn:

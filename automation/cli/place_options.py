@@ -16,6 +16,7 @@ import typer
 
 from automation.cli import exits
 from automation.cli.completion import service_names
+from automation.cli.dry_run import end_dry_run
 from automation.cli.output import complain
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ def errors_end() -> Iterator[None]:
     except PlaceError as error:
         complain(str(error), hint=error.hint)
         raise typer.Exit(exits.NO_ACCESS if isinstance(error, NoAccess) else exits.FAILED) from None
+
+
+@contextlib.contextmanager
+def place_to_change(kubeconfig: str | None, context: str | None, *, dry_run: bool) -> Iterator[Place]:
+    """Open the place that a command changes. A dry run ends the command after the block. A PlaceError ends it too."""
+    changes: list[str] = []
+    with errors_end():
+        yield open_place(kubeconfig, context, dry_run=changes if dry_run else None)
+    if dry_run:
+        end_dry_run(changes)
 
 
 def full_name(service: ServiceState) -> str:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from automation.cli.dry_run import DryRun, place_to_change
+from automation.cli.dry_run import DryRun
 from automation.cli.output import say
-from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, full_name
+from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, full_name, place_to_change
 
 
 def scale(

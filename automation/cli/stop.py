@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from automation.cli.dry_run import DryRun, place_to_change
+from automation.cli.dry_run import DryRun
 from automation.cli.output import say
-from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, full_name
+from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, full_name, place_to_change
 
 
 def stop(
