@@ -129,17 +129,19 @@ def test_an_engine_that_is_killed_while_it_answers_hangs_nobody(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put(KEY, llama_plan(tiny_model, idle_timeout_s=60, wake_timeout_s=30, extra=("-n", "-1")))
+    # With a shifting context the answer never ends, so it cannot be complete before the engine is killed.
+    endless = ("-n", "-1", "--context-shift")
+    client.put(KEY, llama_plan(tiny_model, idle_timeout_s=60, wake_timeout_s=30, extra=endless))
     port = port_of(until(client, KEY, "Ready"))
     engine = engine_of(host)
     with connected(port, timeout_s=20) as streaming:
-        streaming.sendall(chat(port, tokens=100_000, stream=True))
+        streaming.sendall(chat(port, tokens=-1, stream=True))
         head, _ = read_head(streaming)
         assert b" 200 " in head and b"chunked" in head.lower()
         engine.send_signal(signal.SIGKILL)
         assert not read_to_end(streaming).endswith(b"0\r\n\r\n")
     # Until the engine is back, a request gets 502 or 503, or waits. None gets 404.
-    deadline, statuses = time.monotonic() + 30, []
+    deadline, statuses = time.monotonic() + 90, []
     while (status := ask(port)) != 200:
         statuses.append(status)
         assert time.monotonic() < deadline
