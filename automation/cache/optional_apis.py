@@ -105,11 +105,12 @@ class OptionalApis:
 
     def trouble(self, kind: Kind) -> str:
         """Return why a kind that is served cannot be listed; empty when it is followed, not served, or not allowed."""
-        return self._troubles.get(kind, "")
+        # A kind is followed before the check that found it ends, and only that end replaces the causes of the last one.
+        return "" if kind in self._ready else self._troubles.get(kind, "")
 
     def troubles(self) -> dict[Kind, str]:
         """Return every kind that is served and cannot be listed, with the cause."""
-        return dict(self._troubles)
+        return {kind: why for kind, why in self._troubles.items() if kind not in self._ready}
 
     @property
     def served(self) -> frozenset[Kind]:

@@ -203,7 +203,7 @@ class Api:
                 self.delete(f"/api/v1/namespaces/{name}")
 
 
-def eventually(look: Callable[[], T | None], *, what: str, timeout_s: float = 40.0) -> T:
+def eventually(look: Callable[[], T | None], *, what: str, timeout_s: float = 90.0) -> T:
     """Poll `look` until it returns something other than None, and return that."""
     began = time.monotonic()
     while True:

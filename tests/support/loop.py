@@ -186,7 +186,7 @@ def gateway_loop(kubeconfig: Path, directory: Path, address: str, *arguments: st
         yield running
 
 
-def eventually(look: Callable[[], T], *, what: str, timeout_s: float = 45.0) -> T:
+def eventually(look: Callable[[], T], *, what: str, timeout_s: float = 90.0) -> T:
     """Poll until the result is true; fail with `what` after the timeout."""
     began = time.monotonic()
     while True:
@@ -280,7 +280,7 @@ def find(client: KubeClient, kind: kinds.Kind, namespace: str, name: str) -> Jso
         return None
 
 
-def deployed(client: KubeClient, namespace: str, name: str = "svc", *, timeout_s: float = 45.0) -> Json:
+def deployed(client: KubeClient, namespace: str, name: str = "svc", *, timeout_s: float = 90.0) -> Json:
     """Wait for the Deployment of a service."""
     found = eventually(
         lambda: find(client, kinds.DEPLOYMENTS, namespace, name), what=f"Deployment {name}", timeout_s=timeout_s
@@ -321,7 +321,7 @@ def await_condition(
     wanted: str,
     *,
     saying: str = "",
-    timeout_s: float = 45.0,
+    timeout_s: float = 90.0,
 ) -> Json:
     """Wait until a condition has a status and its message contains a text.
 

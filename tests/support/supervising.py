@@ -124,16 +124,16 @@ class Supervised:
         self.supervisor.stop(keep_processes=True)
         self.store.close()
 
-    def until(self, key: str, phase: str, *, timeout_s: float = 15) -> ProcessReport:
+    def until(self, key: str, phase: str, *, timeout_s: float = 60) -> ProcessReport:
         """Wait until a process is in a phase."""
         return self.when(key, lambda report: report.phase == phase, what=f"to be {phase}", timeout_s=timeout_s)
 
-    def because(self, key: str, reason: str, *, timeout_s: float = 15) -> ProcessReport:
+    def because(self, key: str, reason: str, *, timeout_s: float = 60) -> ProcessReport:
         """Wait until a process has a reason."""
         return self.when(key, lambda report: report.reason == reason, what=f"to say {reason}", timeout_s=timeout_s)
 
     def when(
-        self, key: str, is_so: Callable[[ProcessReport], bool], *, what: str, timeout_s: float = 15
+        self, key: str, is_so: Callable[[ProcessReport], bool], *, what: str, timeout_s: float = 60
     ) -> ProcessReport:
         """Wait until a report meets a condition."""
 
@@ -146,7 +146,7 @@ class Supervised:
         except AssertionError as error:
             raise AssertionError(f"{error}; last: {self.supervisor.report(key)}") from None
 
-    def gone(self, key: str, *, timeout_s: float = 15) -> None:
+    def gone(self, key: str, *, timeout_s: float = 60) -> None:
         """Wait until a removed process has no report any more."""
         eventually(lambda: key not in self.supervisor.reports(), what=f"{key} to be gone", timeout_s=timeout_s)
 

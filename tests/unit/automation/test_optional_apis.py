@@ -104,6 +104,21 @@ def test_a_kind_that_goes_is_missed_at_once_also_while_another_one_fails_again_a
         apis.stop()
 
 
+def test_a_kind_that_is_followed_again_has_no_trouble_though_the_check_goes_on() -> None:
+    api = Api()
+    api.served, api.broken = [kinds.SCALED_OBJECTS], kinds.SCALED_OBJECTS
+    of = (kinds.SCALED_OBJECTS, kinds.POD_MONITORS)
+    apis = OptionalApis(api, of, make=Followed, on_change=lambda _: None)  # type: ignore[arg-type]
+    apis._look()
+    assert apis.trouble(kinds.SCALED_OBJECTS)
+
+    seen: list[tuple[frozenset[Kind], str, dict[Kind, str]]] = []
+    api.served, api.broken = list(of), None
+    api.on_list = lambda: seen.append((apis.served, apis.trouble(kinds.SCALED_OBJECTS), apis.troubles()))
+    apis._look()
+    assert seen[-1] == ({kinds.SCALED_OBJECTS}, "", {}), "the list of the second kind comes after the first is followed"
+
+
 def await_true(look: Callable[[], bool], *, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not look():
