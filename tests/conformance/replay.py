@@ -184,7 +184,7 @@ class _Fixtures(SimpleHTTPRequestHandler):
 def fixture_server() -> Iterator[None]:
     """Serve the small model files at the URL that the manifests name. Raises OSError if the port is taken."""
     server = ThreadingHTTPServer(("127.0.0.1", FIXTURE_PORT), partial(_Fixtures, directory=str(FIXTURES)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import os
 import shutil
@@ -18,6 +17,7 @@ import pulumi.automation as auto
 import pytest
 from pulumi.automation._server import LanguageServer
 from pulumi.automation.events import EngineEvent
+from pulumi.runtime.stack import Stack as RootStack
 
 from automation.engine.program_server import ProgramServer
 from tests.support import needs
@@ -44,20 +44,32 @@ class _Programs:
         self._changed = threading.Condition()
         self._running = 0
         self._runs = 0
+        self._of_thread = threading.local()
+
+    def noted(self, init: Callable[..., None]) -> Callable[..., None]:
+        """Wrap the constructor of the SDK's stacks, to note the stacks that the program of this thread makes."""
+
+        def note(stack: RootStack, *arguments: Any, **options: Any) -> None:
+            init(stack, *arguments, **options)
+            getattr(self._of_thread, "stacks", []).append(stack)
+
+        return note
 
     def watched(self, run: Callable[[LanguageServer, Any, Any], Any]) -> Callable[[LanguageServer, Any, Any], Any]:
         """Wrap `run`, the SDK's handler for an engine that requests a program, to count the calls under way."""
 
         def counted(server: LanguageServer, request: Any, context: Any) -> Any:
             self._add(1)
+            made: list[RootStack] = []
+            self._of_thread.stacks = made
             try:
-                response = run(server, request, context)
-                if response.error:
-                    # The SDK left the coroutine of the stack unfinished. Its end registers outputs with the run in
-                    # whose thread the garbage collector finds it.
-                    gc.collect()
-                return response
+                return run(server, request, context)
             finally:
+                for stack in made:
+                    # After a failed run the SDK leaves the coroutine of the stack unfinished. Its end would register
+                    # outputs with the run in whose thread the garbage collector finds it.
+                    stack._outputs_registered = True
+                made.clear()
                 self._add(-1)
 
         return counted
@@ -87,6 +99,7 @@ class _Programs:
 
 _PROGRAMS = _Programs()
 LanguageServer.Run = _PROGRAMS.watched(LanguageServer.Run)  # type: ignore[method-assign]
+RootStack.__init__ = _PROGRAMS.noted(RootStack.__init__)  # type: ignore[method-assign]
 
 
 @dataclass

@@ -232,7 +232,7 @@ class Notes(BaseHTTPRequestHandler):
 def gitlab() -> Iterator[str]:
     Notes.posted.clear()
     server = HTTPServer(("127.0.0.1", 0), Notes)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/api/v4"
     server.shutdown()

@@ -29,7 +29,7 @@ def model_url(tiny_model: Path) -> Iterator[str]:
 
     handler = functools.partial(Quiet, directory=str(tiny_model.parent))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/{tiny_model.name}"
         server.shutdown()

@@ -68,7 +68,7 @@ class Engine:
 
         self._server = ThreadingHTTPServer(("0.0.0.0", 0), Handler)
         self.port: int = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()

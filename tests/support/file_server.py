@@ -240,7 +240,7 @@ def serving(body: bytes, certificate: Path | None = None) -> Iterator[FileServer
         httpd.socket = context.wrap_socket(httpd.socket, server_side=True, do_handshake_on_connect=False)
         scheme = "https"
     state.url = f"{scheme}://127.0.0.1:{httpd.server_address[1]}/weights/m.gguf"
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread = threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield state

@@ -349,7 +349,7 @@ class _Silent(SimpleHTTPRequestHandler):
 def http_folder(folder: Path) -> Iterator[str]:
     """Serve a folder on loopback; gives the base URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Silent, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:

@@ -37,7 +37,7 @@ class WriteGate:
         self.on_write: Callable[[Moment, str, str], None] = lambda *_: None
         self._kubeconfigs = 0
         self._server = _Server(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
     def kubeconfig(self, to: pathlib.Path) -> pathlib.Path:

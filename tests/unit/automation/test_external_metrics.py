@@ -176,7 +176,7 @@ def server(certificates: dict[str, dict[str, bytes]]) -> Iterator[MetricsServer]
         certificates["metrics.ns.svc"],
         FrontProxy(certificates["front-proxy"]["ca.crt"].decode(), FRONT.names, ("X-Remote-User",), ()),
     )
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread = threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield made
     made.shutdown()
