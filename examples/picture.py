@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import functools
 import io
 import json
 import os
@@ -100,7 +101,9 @@ def draw(directory: Path, picture: Path) -> None:
         for variable in ("COLUMNS", "LINES", "NO_COLOR"):
             environment.pop(variable, None)
         try:
-            _await(lambda: _measured(programs["herdsman"], environment), "the agent to measure the process")
+            measured = functools.partial(_measured, programs["herdsman"], environment)
+            # An agent measures once a minute, and each question is a process.
+            _await(measured, "the agent to measure the process", pause_s=5.0)
             for command in SESSION:
                 words = shlex.split(command)
                 output = _in_terminal([str(programs.get(words[0], words[0])), *words[1:]], folder, environment)
@@ -159,12 +162,12 @@ def _settled(client: KubeClient) -> bool:
     return any(each["type"] == "SourceVerified" for each in model.get("status", {}).get("conditions") or ())
 
 
-def _await(check: Callable[[], bool], what: str) -> None:
+def _await(check: Callable[[], bool], what: str, *, pause_s: float = 0.5) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while not check():
         if time.monotonic() > deadline:
             raise PictureFailed(f"waited {_TIMEOUT_S:.0f} s for {what}; `make demo` names the loop's log")
-        time.sleep(0.5)
+        time.sleep(pause_s)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -83,43 +83,68 @@ def test_an_example_is_made_by_the_loop(example: Path, client: KubeClient, names
             assert bool(find(client, kinds.AUTOSCALERS, namespace, name)) == ("autoscaling" in doc["spec"])
 
 
-def test_the_demo_answers_and_its_second_run_finds_everything_running_and_its_picture_is_drawn(
-    tmp_path: Path, pulumi_cli: Path, llama_server: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def demo(tmp_path: Path, pulumi_cli: Path, llama_server: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory of a demo with the tiny model; at the end `down` must leave no process of it."""
     monkeypatch.setenv("HERDSMAN_DEMO_MODEL", "tiny")
-    command = [sys.executable, "-m", "examples.demo"]
-    where = ["--dir", str(tmp_path / "demo")]
+    directory = tmp_path / "demo"
     try:
-        first = subprocess.run([*command, "up", *where], capture_output=True, text=True, cwd=ROOT, timeout=300)
-        assert first.returncode == 0, first.stdout + first.stderr
-        assert "tokens in" in first.stdout
-        assert "a tiny one with random weights" in first.stdout and "HERDSMAN_DEMO_MODEL" in first.stdout
-        assert re.search(r"curl http://127.0.0.1:\d+/v1/chat/completions -d '\{\"model\": \"first\"", first.stdout)
-        tour = [*command, "up", "--tour", *where]
-        second = subprocess.run(tour, capture_output=True, text=True, cwd=ROOT, timeout=300)
-        assert second.returncode == 0, second.stdout + second.stderr
-        assert "process first on host this-machine" in second.stdout, "the preview"
-        assert "The change was made" in second.stdout
-        assert "Service `first` is there again" in second.stdout
-        assert re.search(r"process \d+ serves", second.stdout)
-        assert second.stdout.count("runs already") == 3
-        kubeconfig = tmp_path / "demo" / "cluster" / "kubeconfig"
-        get = [sys.executable, "-m", "automation.cli", "get", "-o", "json", "--kubeconfig", str(kubeconfig)]
-        (row,) = json.loads(subprocess.run(get, capture_output=True, text=True, cwd=ROOT, check=True).stdout)
-        assert row["phase"] == "Ready"
-        address = re.search(r"\(([\d.:a-f]+:\d+)\)", row["runsOn"])
-        assert address
-        with urllib.request.urlopen(f"http://{address.group(1)}/health", timeout=5) as answer:
-            assert answer.status == 200
-        picture = tmp_path / "terminal.svg"
-        draw = [sys.executable, "-m", "examples.picture", *where, "-o", str(picture)]
-        subprocess.run(draw, cwd=ROOT, timeout=300, check=True)
-        shown = "".join(text.text or "" for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text"))
-        assert "16384" in shown
+        yield directory
     finally:
-        down = subprocess.run([*command, "down", *where], capture_output=True, text=True, cwd=ROOT, timeout=120)
+        down = run_demo(directory, "down")
     assert down.returncode == 0, down.stdout + down.stderr
-    eventually(lambda: not _running(str(tmp_path / "demo")), what="every process of the demo to end")
+    eventually(lambda: not _running(str(directory)), what="every process of the demo to end")
+
+
+def run_demo(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "examples.demo", *arguments, "--dir", str(directory)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+
+
+def first_run(directory: Path) -> None:
+    """Start the demo, which asks its model a question."""
+    first = run_demo(directory, "up")
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "tokens in" in first.stdout
+    assert "a tiny one with random weights" in first.stdout and "HERDSMAN_DEMO_MODEL" in first.stdout
+    assert re.search(r"curl http://127.0.0.1:\d+/v1/chat/completions -d '\{\"model\": \"first\"", first.stdout)
+    serves(directory)
+
+
+def serves(directory: Path) -> None:
+    """Check that the service of a demo is ready at the address that `herdsman get` shows."""
+    kubeconfig = directory / "cluster" / "kubeconfig"
+    get = [sys.executable, "-m", "automation.cli", "get", "-o", "json", "--kubeconfig", str(kubeconfig)]
+    (row,) = json.loads(subprocess.run(get, capture_output=True, text=True, cwd=ROOT, check=True).stdout)
+    assert row["phase"] == "Ready"
+    address = re.search(r"\(([\d.:a-f]+:\d+)\)", row["runsOn"])
+    assert address
+    with urllib.request.urlopen(f"http://{address.group(1)}/health", timeout=30) as answer:
+        assert answer.status == 200
+
+
+def test_the_demo_answers(demo: Path) -> None:
+    first_run(demo)
+
+
+@pytest.mark.soak
+def test_the_second_run_of_the_demo_finds_everything_running_and_its_picture_is_drawn(
+    demo: Path, tmp_path: Path
+) -> None:
+    first_run(demo)
+    second = run_demo(demo, "up", "--tour")
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "process first on host this-machine" in second.stdout, "the preview"
+    assert "The change was made" in second.stdout
+    assert "Service `first` is there again" in second.stdout
+    assert re.search(r"process \d+ serves", second.stdout)
+    assert second.stdout.count("runs already") == 3
+    serves(demo)
+    picture = tmp_path / "terminal.svg"
+    draw = [sys.executable, "-m", "examples.picture", "--dir", str(demo), "-o", str(picture)]
+    subprocess.run(draw, cwd=ROOT, timeout=300, check=True)
+    shown = "".join(text.text or "" for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text"))
+    assert "16384" in shown
 
 
 def _running(directory: str) -> list[str]:
