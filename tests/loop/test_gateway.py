@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import openai
 import pytest
 
 from agent.server.host_facts import own_address as own_address_of_host
@@ -324,6 +323,8 @@ def test_an_example_tells_when_there_is_no_such_model(environment: Mapping[str, 
 
 
 def test_the_client_of_openai_understands_answers_and_errors(served: str, own_address: str) -> None:
+    import openai  # takes a second, so not in each test process
+
     with openai.OpenAI(base_url=f"{own_address}/v1", api_key="none", max_retries=0) as asked:
         assert asked.models.retrieve(f"{served}/chat").object == "model"
         completion = asked.completions.create(model="chat", prompt="Once", max_tokens=3)
@@ -359,6 +360,8 @@ def test_the_client_of_openai_understands_answers_and_errors(served: str, own_ad
 def test_the_client_of_openai_repeats_a_request_until_a_replica_runs(
     client: KubeClient, served: str, own_address: str
 ) -> None:
+    import openai  # takes a second, so not in each test process
+
     service(client, served, "later", annotations={"herdsman.dev/host": HOST}, contextSize=256, replicas=0)
     eventually(lambda: "later" in names(own_address), what="the name of the model")
     asking = openai.OpenAI(base_url=f"{own_address}/v1", api_key="none", max_retries=10)

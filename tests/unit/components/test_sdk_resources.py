@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pulumi
+import pulumi_kubernetes as k8s
 import pytest
-from pulumi_kubernetes.apps.v1 import Deployment
-from pulumi_kubernetes.autoscaling.v2 import HorizontalPodAutoscaler
-from pulumi_kubernetes.core.v1 import Service
 
 from automation.install.objects import documents
 from automation.install.options import InstallOptions
@@ -109,9 +107,9 @@ def test_the_engine_gets_the_same_request_for_every_object(source: str) -> None:
 
 def test_a_reader_finds_the_classes_that_the_sdk_has_for_the_kinds() -> None:
     kinds_of = {
-        "apps/v1": ("Deployment", Deployment),
-        "v1": ("Service", Service),
-        "autoscaling/v2": ("HorizontalPodAutoscaler", HorizontalPodAutoscaler),
+        "apps/v1": ("Deployment", k8s.apps.v1.Deployment),
+        "v1": ("Service", k8s.core.v1.Service),
+        "autoscaling/v2": ("HorizontalPodAutoscaler", k8s.autoscaling.v2.HorizontalPodAutoscaler),
         "monitoring.coreos.com/v1": ("PodMonitor", pulumi.CustomResource),
     }
     for version, (kind, expected) in kinds_of.items():

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
-import openai
 import pytest
 
 from tests.support import event_loop
@@ -137,6 +136,8 @@ def test_open_webui_gets_embeddings_for_its_documents(front: Front, make_engine:
 
 
 def test_langchain_reads_the_raw_answer_and_a_stream_with_its_usage(front: Front, make_engine: Make) -> None:
+    import openai  # takes a second, so not in each test process
+
     whole, pieces = make_engine(says("200 OK", COMPLETION)), make_engine(streamed)
     front.serve(whole=[whole], pieces=[pieces])
     messages: Any = [{"content": "Hi", "role": "user"}]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
 import pytest
 
 from gateway.routers import anthropic, completions, embeddings, responses
@@ -148,6 +147,8 @@ def test_a_response_of_bedrock_is_streamed_with_the_events_of_openai(front: Fron
 
 
 def test_a_stream_of_a_response_that_breaks_off_is_never_completed(front: Front, make_provider: Make) -> None:
+    import openai  # takes a second, so not in each test process
+
     provider = make_provider(events(*STREAM[:3]))
     route(front, provider, backend(provider.url), secrets={"aws": KEYS})
     kinds: list[str] = []

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs
 
-import openai
 import pytest
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
@@ -263,6 +262,8 @@ def test_a_completion_of_vertex_is_a_chat(front: Front, make_provider: Make, goo
 
 
 def test_a_response_of_vertex_is_streamed(front: Front, make_provider: Make, google: Google) -> None:
+    import openai  # takes a second, so not in each test process
+
     provider = make_provider(google)
     serve(front, provider)
     lines = [b"data: %b\n\n" % json.dumps(each).encode() for each in CHUNKS]
