@@ -37,9 +37,9 @@ def host(tmp_path: Path, tiny_model: Path) -> Iterator[AgentProcess]:
 class LongAnswer:
     """One streamed completion of many tokens, read in a separate thread with a pause after each token."""
 
-    def __init__(self, report: ProcessReport, *, pause_s: float = 0.0) -> None:
+    def __init__(self, report: ProcessReport, *, tokens: int = TOKENS, pause_s: float = 0.0) -> None:
         self._pause_s = pause_s
-        body = {"prompt": "Hello", "n_predict": TOKENS, "ignore_eos": True, "stream": True, "n_probs": 400}
+        body = {"prompt": "Hello", "n_predict": tokens, "ignore_eos": True, "stream": True, "n_probs": 400}
         url = f"http://{report.address}:{report.port}/completion"
         self._request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
         self.pieces: list[dict[str, Any]] = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -53,12 +52,15 @@ def test_a_machine_is_kept_awake_while_it_serves_and_not_longer(caffeinate: Path
     assert assertion.is_held
     assert assertion._child is not None
     first = assertion._child.pid
-    assert psutil.Process(first).cmdline()[-3:] == ["-i", "-w", str(os.getpid())]
+    told = psutil.Process(first)
+    asked = ["-i", "-w", str(os.getpid())]
+    # While a process becomes another program, its command line may be empty.
+    eventually(lambda: told.cmdline()[-3:] == asked, what="the command line", timeout_s=60)
     assertion.hold(True)
     assert assertion._child.pid == first, "one is enough"
 
     psutil.Process(first).kill()
-    eventually(lambda: not assertion.is_held or None, what="its end to be seen", timeout_s=5)
+    eventually(lambda: not assertion.is_held or None, what="its end to be seen", timeout_s=60)
     assertion.hold(True)
     assert assertion.is_held, "a new child replaces the killed one"
     second = assertion._child.pid
@@ -85,10 +87,14 @@ def test_over_ssh_a_mac_is_kept_awake_once_for_each_process(tmp_path: Path) -> N
     for pid in ("41", "41", "42"):
         path = f"{tools}:{os.environ['PATH']}"
         subprocess.run(["sh", "-c", script("keep_awake"), "sh", pid], env={"PATH": path}, check=True)
-        eventually(calls.exists, what="the call", timeout_s=5)
-        time.sleep(0.3)
+        # The script does not wait for the program that it starts.
+        eventually(lambda pid=pid: _called(calls, pid), what=f"the call for {pid}", timeout_s=60)  # type: ignore[misc]
     assert sorted(calls.read_text().split("\n")[:-1]) == ["-i -w 41", "-i -w 42"]
     assert subprocess.run(["sh", "-c", script("keep_awake"), "sh", "1"], env={"PATH": "/usr/bin:/bin"}).returncode == 0
+
+
+def _called(calls: Path, pid: str) -> bool:
+    return calls.exists() and f"-i -w {pid}\n" in calls.read_text()
 
 
 @pytest.mark.parametrize("mode", ["ab", "wb"])
