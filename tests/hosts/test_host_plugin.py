@@ -20,6 +20,7 @@ import pytest
 from agent.client.http import HttpHost
 from agent.client.port import ProcessNotFound
 from agent.contract import ProcessPlan
+from tests.engine.stacks import Run, Stack
 from tests.support.agents import AgentProcess, agent, gone, llama_plan
 
 Program = Callable[[], None]
@@ -52,25 +53,10 @@ def client(host: AgentProcess) -> HttpHost:
 
 
 @pytest.fixture
-def stack(tmp_path: Path, pulumi_cli: Path) -> auto.Stack:
-    for part in ("state", "work"):
-        (tmp_path / part).mkdir()
-    return auto.create_or_select_stack(
-        stack_name="hosts",
-        project_name="herdsman",
-        program=lambda: None,
-        opts=auto.LocalWorkspaceOptions(
-            work_dir=str(tmp_path / "work"),
-            pulumi_home=str(tmp_path / "home"),
-            pulumi_command=auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True),
-            env_vars={
-                "PULUMI_BACKEND_URL": f"file://{tmp_path / 'state'}",
-                "PULUMI_CONFIG_PASSPHRASE": "correct horse",
-                "PULUMI_SKIP_UPDATE_CHECK": "true",
-                "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            },
-        ),
+def stack(tmp_path: Path, pulumi_cli: Path) -> Stack:
+    command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)
+    return Stack(
+        tmp_path / "stack", command, {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     )
 
 
@@ -91,35 +77,30 @@ def program(host: AgentProcess, planned: ProcessPlan, **changes: Any) -> Program
     return run
 
 
-def up(stack: auto.Stack, run: Program) -> auto.UpResult:
-    stack.workspace.program = run
-    return stack.up(color="never")
-
-
-def changes(result: Any) -> dict[str, int]:
-    counted = result.summary.resource_changes or {}
+def changes(run: Run) -> dict[str, int]:
+    [counted] = [event.summary_event.resource_changes for event in run.events if event.summary_event is not None]
     return {str(operation): count for operation, count in counted.items() if operation != "same"}
 
 
 def test_a_host_process_is_created_kept_updated_and_destroyed(
-    host: AgentProcess, client: HttpHost, stack: auto.Stack, llama_server: Path, tiny_model: Path
+    host: AgentProcess, client: HttpHost, stack: Stack, llama_server: Path, tiny_model: Path
 ) -> None:
-    first = up(stack, program(host, llama_plan(tiny_model)))
+    first = stack.up(program(host, llama_plan(tiny_model)))
     report = client.get("prod/tiny").report
     assert report.ready, "up returns when the process serves"
-    assert first.outputs["url"].value == f"http://{report.address}:{report.port}"
+    assert first.outputs["url"] == f"http://{report.address}:{report.port}"
 
-    assert changes(up(stack, program(host, llama_plan(tiny_model)))) == {}
+    assert changes(stack.up(program(host, llama_plan(tiny_model)))) == {}
     assert client.get("prod/tiny").report.pid == report.pid
 
     longer = llama_plan(tiny_model, extra=("--alias", "renamed"))
-    assert changes(up(stack, program(host, longer))) == {"update": 1}
+    assert changes(stack.up(program(host, longer))) == {"update": 1}
     replaced = client.get("prod/tiny")
     assert replaced.plan == longer
     assert replaced.report.ready
     assert replaced.report.pid != report.pid
 
-    stack.destroy(color="never")
+    stack.destroy()
     with pytest.raises(ProcessNotFound):
         client.get("prod/tiny")
     assert replaced.report.pid is not None
@@ -127,77 +108,70 @@ def test_a_host_process_is_created_kept_updated_and_destroyed(
 
 
 def test_a_preview_shows_the_change_and_touches_nothing(
-    host: AgentProcess, client: HttpHost, stack: auto.Stack, llama_server: Path, tiny_model: Path
+    host: AgentProcess, client: HttpHost, stack: Stack, llama_server: Path, tiny_model: Path
 ) -> None:
-    stack.workspace.program = program(host, llama_plan(tiny_model))
-    previewed = stack.preview(color="never")
-    assert previewed.change_summary.get("create") == 2, "the stack and the process"
+    previewed = stack.preview(program(host, llama_plan(tiny_model)))
+    assert changes(previewed) == {"create": 2}, "the stack and the process"
     with pytest.raises(ProcessNotFound):
         client.get("prod/tiny")
 
 
 def test_a_refresh_sees_what_changed_behind_pulumis_back_and_up_repairs_it(
-    host: AgentProcess, client: HttpHost, stack: auto.Stack, llama_server: Path, tiny_model: Path
+    host: AgentProcess, client: HttpHost, stack: Stack, llama_server: Path, tiny_model: Path
 ) -> None:
     wanted = llama_plan(tiny_model)
-    up(stack, program(host, wanted))
-    assert changes(stack.refresh(color="never")) == {}
+    stack.up(program(host, wanted))
+    assert changes(stack.refresh()) == {}
     client.put("prod/tiny", llama_plan(tiny_model, extra=("--alias", "by-hand")))
-    assert changes(stack.refresh(color="never")) == {"update": 1}
-    assert changes(up(stack, program(host, wanted))) == {"update": 1}
+    assert changes(stack.refresh()) == {"update": 1}
+    assert changes(stack.up(program(host, wanted))) == {"update": 1}
     assert client.get("prod/tiny").plan == wanted
 
 
 def test_a_renamed_process_is_replaced(
-    host: AgentProcess, client: HttpHost, stack: auto.Stack, llama_server: Path, tiny_model: Path
+    host: AgentProcess, client: HttpHost, stack: Stack, llama_server: Path, tiny_model: Path
 ) -> None:
-    up(stack, program(host, llama_plan(tiny_model)))
-    assert "replace" in changes(up(stack, program(host, llama_plan(tiny_model), name="other")))
+    stack.up(program(host, llama_plan(tiny_model)))
+    assert "replace" in changes(stack.up(program(host, llama_plan(tiny_model), name="other")))
     assert list(client.report().processes) == ["prod/other"]
 
 
 def test_a_plan_that_no_host_could_take_is_refused_before_anything_runs(
-    host: AgentProcess, client: HttpHost, stack: auto.Stack, tiny_model: Path
+    host: AgentProcess, client: HttpHost, stack: Stack, tiny_model: Path
 ) -> None:
     bad = {"host": "test-host", "argv": "llama-server", "serviceName": "tiny"}
-    with pytest.raises(auto.CommandError) as caught:
-        up(stack, program(host, llama_plan(tiny_model), plan=bad))
-    said = str(caught.value)
+    said = stack.fails(program(host, llama_plan(tiny_model), plan=bad))
     assert "plan.argv" in said
     assert "plan.service" in said
     assert client.report().processes == {}
 
 
 def test_a_process_that_never_serves_fails_the_update_and_is_still_ours_to_destroy(
-    host: AgentProcess, client: HttpHost, stack: auto.Stack, llama_server: Path, tiny_model: Path
+    host: AgentProcess, client: HttpHost, stack: Stack, llama_server: Path, tiny_model: Path
 ) -> None:
-    with pytest.raises(auto.CommandError) as caught:
-        up(stack, program(host, llama_plan(tiny_model, extra=("--no-such-flag",))))
-    assert "no-such-flag" in str(caught.value)
-    state = json.dumps(stack.export_stack().deployment)
-    assert "prod/tiny" in state
-    up(stack, program(host, llama_plan(tiny_model)))
+    said = stack.fails(program(host, llama_plan(tiny_model, extra=("--no-such-flag",))))
+    assert "no-such-flag" in said
+    assert "prod/tiny" in json.dumps(stack.state())
+    stack.up(program(host, llama_plan(tiny_model)))
     assert client.get("prod/tiny").report.ready
-    stack.destroy(color="never")
+    stack.destroy()
     assert client.report().processes == {}
 
 
 def test_a_process_of_another_plan_is_not_taken_over(
-    host: AgentProcess, client: HttpHost, stack: auto.Stack, llama_server: Path, tiny_model: Path
+    host: AgentProcess, client: HttpHost, stack: Stack, llama_server: Path, tiny_model: Path
 ) -> None:
     by_hand = llama_plan(tiny_model, extra=("--alias", "by-hand"))
     client.put("prod/tiny", by_hand)
-    with pytest.raises(auto.CommandError) as caught:
-        up(stack, program(host, llama_plan(tiny_model)))
-    assert "AlreadyExists" in str(caught.value)
+    said = stack.fails(program(host, llama_plan(tiny_model)))
+    assert "AlreadyExists" in said
     assert client.get("prod/tiny").plan == by_hand
-    up(stack, program(host, by_hand))
+    stack.up(program(host, by_hand))
 
 
-def test_an_agent_that_is_not_there_is_named(tmp_path: Path, stack: auto.Stack, tiny_model: Path) -> None:
+def test_an_agent_that_is_not_there_is_named(tmp_path: Path, stack: Stack, tiny_model: Path) -> None:
     (tmp_path / "token").write_text("any")
     absent = AgentProcess(tmp_path)
     inputs = {"endpoint": "http://127.0.0.1:9", "tokenFile": str(tmp_path / "token")}
-    with pytest.raises(auto.CommandError) as caught:
-        up(stack, program(absent, llama_plan(tiny_model), **inputs))
-    assert "http://127.0.0.1:9" in str(caught.value)
+    said = stack.fails(program(absent, llama_plan(tiny_model), **inputs))
+    assert "http://127.0.0.1:9" in said
