@@ -192,8 +192,11 @@ def wakes(client: KubeClient, gateway: str, where: str, name: str, front: str, e
 def test_a_request_wakes_the_pods_of_a_playground(client: KubeClient, gateway: str, engine: Engine) -> None:
     where = namespace(client, "playground")
     runtimes(client)
-    put(client, kinds.PLAYGROUNDS, where, "chat", playing(), annotations=BY_REQUESTS)
+    spec = playing() | {"elasticConfig": {"minReplicas": 1, "maxReplicas": 2, "scaleTrigger": {"hpa": {}}}}
+    annotations = BY_REQUESTS | {"herdsman.dev/target-requests": "8"}
+    put(client, kinds.PLAYGROUNDS, where, "chat", spec, annotations=annotations)
     deployed(client, where, "chat")
+    assert autoscaler(client, where) is None, "the requests scale within its bounds"
     falls_asleep(client, where, "chat")
     eventually(
         lambda: conditions(client, kinds.PLAYGROUNDS, where, "chat").get("Ready", {}).get("reason") == "Asleep",
