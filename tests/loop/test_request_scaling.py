@@ -262,7 +262,12 @@ def autoscaler(client: KubeClient, where: str) -> Json | None:
 
 
 def test_an_autoscaler_scales_a_service_that_is_awake_while_external_metrics_are_herdsmans(
-    client: KubeClient, cluster: LocalCluster, gateway: str, engine: Engine
+    client: KubeClient,
+    cluster: LocalCluster,
+    gateway: str,
+    engine: Engine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     where = namespace(client, "followed")
     loop.model(client, where)
@@ -278,6 +283,21 @@ def test_an_autoscaler_scales_a_service_that_is_awake_while_external_metrics_are
         eventually(
             lambda: client.get(kinds.API_SERVICES, None, API_SERVICE)["spec"].get("caBundle"), what="the authority"
         )
+        metadata = {"name": "new", "namespace": where, "annotations": annotations}
+        spec = {"modelRef": "base", "autoscaling": scaling, "skipModelInit": True}
+        document = {
+            "apiVersion": loop.MODEL_API,
+            "kind": kinds.INFERENCE_SERVICES.kind,
+            "metadata": metadata,
+            "spec": spec,
+        }
+        file = tmp_path / "new.json"
+        file.write_text(json.dumps(document))
+        capsys.readouterr()
+        invoke(["preview", "-f", str(file), f"--kubeconfig={cluster.kubeconfig}", "-o", "json"])
+        [shown] = json.loads(capsys.readouterr().out)["services"]
+        made = {each["kind"]: each["op"] for each in shown["objects"]}
+        assert made["HorizontalPodAutoscaler"] == "create", "before the service exists"
         scale = {"spec": {"replicas": 2}}
         client.patch(kinds.DEPLOYMENTS, where, "svc", scale, subresource="scale", field_manager=CONTROLLERS)
         preview = ["preview", "--live", "svc", "-n", where, f"--kubeconfig={cluster.kubeconfig}"]
