@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from automation.approval.policy_checker import Verdict
+from automation.approval.resource_versions import ResourceVersions
 from automation.serving.adapters.controller import LoraAdapters
 from automation.serving.adapters.deciding import FINALIZER, PEER_FINALIZER, UNLOAD_WITHIN_S, VERIFY_S
 from kubeapi import kinds
@@ -57,7 +58,7 @@ class World:
             self.proxy.client,
             self.cluster,
             recorder=recorder,
-            policies=lambda _cr: self.verdict,
+            versions=ResourceVersions(policies=lambda _cr: self.verdict),
             clock=lambda: self.now_s,
             dice=lambda: 0.0,
         )

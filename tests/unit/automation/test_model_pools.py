@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from automation.approval.policy_checker import Verdict
+from automation.approval.resource_versions import ResourceVersions
 from automation.cache import trim
 from automation.cache.cluster_cache import ClusterCache
 from automation.serving.turns.pools import ModelPools
@@ -91,7 +92,7 @@ class World:
             address=address,
             requeue=lambda at, _delay_s: self.requeued.append(at.name),
             record=lambda _obj, **event: self.events.append(event["reason"]),
-            policies=lambda _cr: self.verdict,
+            versions=ResourceVersions(policies=lambda _cr: self.verdict),
             clock=lambda: self.now,
             later=lambda delay_s, call: self.timers.append((self.now + delay_s, call)),
         )
