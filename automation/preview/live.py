@@ -272,11 +272,14 @@ class Live:
     def _read_pools(self, namespace: str) -> Iterator[AgedPool]:
         from automation.serving.turns.members import AgedPool
         from program.dialects.llmkube.parse.pool import pool_of
+        from program.dialects.status.accepted_version import unless_pending
 
         try:
             for cr in self._list(kinds.MODEL_POOLS, namespace):
+                if (used := unless_pending(cr)) is None:
+                    continue
                 with suppress(SpecInvalid):
-                    yield AgedPool(pool_of(cr), str(cr["metadata"].get("creationTimestamp", "")))
+                    yield AgedPool(pool_of(used), str(cr["metadata"].get("creationTimestamp", "")))
         except Forbidden as error:
             self.notes[f"may not list modelpools, so the preview does not know them: {error.message}"] = None
         except NotFound:

@@ -19,6 +19,7 @@ from program.desired.facts import Problem
 from program.dialects.registry import REFERRERS
 from program.dialects.status.accepted_version import accepted_version, condition_of, with_accepted
 from program.dialects.status.conditions import Reason, Type
+from program.dialects.status.policy_condition import is_denied
 
 
 @dataclass
@@ -69,12 +70,9 @@ def as_held(preview: ResourcePreview, cr: Json) -> ResourcePreview:
     pending = (cr.get("status") or {}).get("pendingChange") or {}
     if pending.get("digest"):
         preview = replace(preview, digest=str(pending["digest"]))
-    said = condition_of(cr, Type.POLICY_COMPLIANT)
-    denied = said.get("reason") == Reason.POLICY_VIOLATED and (
-        said.get("observedGeneration") == cr["metadata"].get("generation")
-    )
-    if denied and preview.problem is None and not preview.violations:
-        problem = Problem(reason=Reason.POLICY_VIOLATED, message=str(said.get("message", "")), terminal=True)
+    if is_denied(cr) and preview.problem is None and not preview.violations:
+        message = str(condition_of(cr, Type.POLICY_COMPLIANT).get("message", ""))
+        problem = Problem(reason=Reason.POLICY_VIOLATED, message=message, terminal=True)
         preview = replace(preview, problem=problem)
     return preview
 

@@ -5,11 +5,12 @@ Called by `previewer`. The steps are those of `automation.reconcile.desire`, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from automation.adoption.ownership import HERDSMAN, controller_of
+from automation.cache.owners import selector_of
 from automation.preview.consequences import kept_fields
 from automation.preview.live import Live
 from automation.preview.lookup import PreviewLookup
@@ -22,6 +23,7 @@ from components.extensions import unsupported_by_cluster
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from components.scaling import follows_requests
+from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, ModelNotReady, SpecInvalid
 from program.desired.facts import Problem
@@ -30,6 +32,7 @@ from program.desired.replicas import with_replicas
 from program.desired.service import DesiredService
 from program.dialects.registry import LLMKUBE, dialect_named, key_of
 from program.dialects.status.conditions import Reason, is_asleep
+from program.dialects.status.policy_condition import is_denied
 
 _SETS = ("Deployment", "LeaderWorkerSet")
 
@@ -65,8 +68,13 @@ class Rendering:
     problem: Problem | None = None
 
 
-def render_subject(subject: Subject, live: Live, *, options: RenderOptions) -> Rendering:
-    """Parse and render a service. An error of the spec, or of a Model or config, becomes the problem."""
+def render_subject(
+    subject: Subject, live: Live, *, options: RenderOptions, denies: Callable[[Json], bool] | None = None
+) -> Rendering:
+    """Parse and render a service. An error of the spec, or of a Model or config, becomes the problem.
+
+    `denies` returns whether a mandatory policy denies a LoRAAdapter; with None, its status says so.
+    """
     cr, key, look = subject.cr, subject.key, subject.look
     notes, problem = [*_waits_for(cr, live), *_left_to_upstream(subject, live)], None
     look.seen = {}
@@ -87,7 +95,7 @@ def render_subject(subject: Subject, live: Live, *, options: RenderOptions) -> R
     if problem is not None:
         return Rendering(notes=tuple(notes), problem=problem)
     try:
-        desired = parsed.desired
+        desired = _without_denied_adapters(parsed.desired, subject, live, denies or is_denied, notes)
         if desired.host_placement is not None:
             desired = _place(_in_pool(desired, live), cr, live, notes)
         desired = _as_scaled(subject, desired, live)
@@ -150,6 +158,26 @@ def _facts(subject: Subject, desired: DesiredService, live: Live, options: Rende
         "asleep": _is_asleep(desired, deployment),
         "pool": pool_mark(deployment) if desired.by_requests is None else "",
     }
+
+
+def _without_denied_adapters(
+    desired: DesiredService, subject: Subject, live: Live, denies: Callable[[Json], bool], notes: list[str]
+) -> DesiredService:
+    """Leave out the adapters that a policy denies, as the loop does. Replicas that have such an adapter keep it."""
+    look, key = subject.look, desired.key
+    crs = {each.resource: look(kinds.LORA_ADAPTERS, key.namespace, each.resource) for each in desired.adapters}
+    denied = [each for each in desired.adapters if (cr := crs[each.resource]) is not None and denies(cr)]
+    if not denied:
+        return desired
+    from automation.cache import trim
+    from automation.serving.adapters.planned_replicas import is_in_a_replica
+
+    selector = selector_of(key.dialect, (key.name,))
+    processes = live.processes(key).values() if desired.host_placement is not None else ()
+    pods = [trim.pod(each) for each in look.selected(kinds.PODS, key.namespace, selector)]
+    gone = [each for each in denied if not is_in_a_replica(each, processes, pods)]
+    notes += [f"LoRAAdapter `{each.resource}` is left out, because a policy denies it" for each in gone]
+    return desired.model_copy(update={"adapters": tuple(each for each in desired.adapters if each not in gone)})
 
 
 def _is_autoscaled(subject: Subject, desired: DesiredService, live: Live, options: RenderOptions) -> bool:
