@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from automation.engine.state_url import StateUrl
 from components.naming import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
+from components.options import METRICS_SERVICE
 from program.desired.hub import Hub
 from program.desired.keys import is_dns_label
 from program.desired.web_address import AddressInvalid
@@ -186,7 +187,7 @@ class Settings(BaseSettings):
     external_metrics_port: int = Field(default=-1, ge=-1, le=65535)
     """Port of the external metrics API, by which HorizontalPodAutoscalers follow the requests at the gateways. 0 picks
     a free port; -1 serves none."""
-    external_metrics_service: str = "herdsman-system/herdsman-external-metrics"
+    external_metrics_service: str = METRICS_SERVICE
     """Service in the APIService of the external metrics API, as `namespace/name`. `herdsman install --external-metrics`
     makes both."""
     gateway: bool = False

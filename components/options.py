@@ -8,6 +8,9 @@ from kubeapi import kinds
 from kubeapi.kinds import Kind
 from program.desired.base import FrozenModel
 
+METRICS_SERVICE = "herdsman-system/herdsman-external-metrics"
+"""The Service of the external metrics API that `herdsman install --external-metrics` makes, as `namespace/name`."""
+
 
 class RenderOptions(FrozenModel):
     """Settings of the whole cluster. The defaults are those of LLMKube's controller flags."""
@@ -33,6 +36,9 @@ class RenderOptions(FrozenModel):
     """True: the service is idle and gets no replica until the next request."""
     requests_autoscaled: bool = False
     """True: a HorizontalPodAutoscaler follows the requests at the gateways and sets the number of replicas."""
+    metrics_service: str = METRICS_SERVICE
+    """The Service by which Herdsman serves the cluster's external metrics, for previews: while the APIService leads to
+    it, services that are scaled by requests have an autoscaler."""
     pool: str = ""
     """The ModelPool in which a service that is `asleep` waits for its turn; empty for none."""
     installed: frozenset[str] | None = None

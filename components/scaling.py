@@ -64,12 +64,14 @@ def request_scaler(desired: DesiredService, pods: PodSet, rules: RequestScaling,
     selector = {"matchLabels": {LABEL_SERVICE: desired.key.name, LABEL_DIALECT: desired.key.dialect}}
     average: Json = {"type": "AverageValue", "averageValue": str(target)}
     metric = {"metric": {"name": REQUESTS_METRIC, "selector": selector}, "target": average}
-    spec = {
+    spec: Json = {
         # A service sleeps by the loop, and Kubernetes' own autoscaler cannot scale from zero.
         "minReplicas": max(1, rules.min_replicas),
         "maxReplicas": rules.max_replicas,
         "metrics": [{"type": "External", "external": metric}],
     }
+    if rules.behavior:
+        spec["behavior"] = rules.behavior
     kind: Literal["HorizontalPodAutoscaler"] = "HorizontalPodAutoscaler"
     labels = selector_labels(desired) if desired.workloads is None else pods.labels
     return Scaler(part=pods.part, logical_part="hpa", kind=kind, name=pods.name, labels=labels, spec=spec)

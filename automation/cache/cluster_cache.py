@@ -373,6 +373,8 @@ class ClusterCache:
             for model in self.models.list(name):
                 self._enqueue_model(name, model["metadata"]["name"])
             self.on_pool_input(name)
+            self.on_router_input()
+            self.on_adapter_input()
         if any(before[field] != new[field] for field in ("labels", "annotations", "terminating")):
             for cache in self.caches.values():
                 cache.enqueue_namespace(name)

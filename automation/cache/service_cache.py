@@ -26,6 +26,7 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.keys import ServiceKey
 from program.dialects.registry import DIALECTS, LLMKUBE
+from program.dialects.status.accepted_version import accepted_version
 
 SPREAD_S = 0.02
 """When an API appears or disappears, the services that may use it are enqueued one by one, this far apart."""
@@ -359,11 +360,14 @@ def _content(kind: Kind, obj: Json) -> Any:
         return obj["spec"], obj.get("status")
     # The status of a config names the services that use it, that of an adapter their replicas.
     unread = "status" if kind in (kinds.LLM_CONFIGS, kinds.LORA_ADAPTERS) else None
-    return {key: value for key, value in _without_version(obj).items() if key != unread}
+    found = {key: value for key, value in _without_version(obj).items() if key != unread}
+    return (found, accepted_version(obj)) if kind is kinds.LORA_ADAPTERS else found
 
 
 def _content_version(kind: Kind, obj: Json) -> str:
     """Return a version that changes with the object's spec, and for a Model with its status too."""
     metadata = obj["metadata"]
     generation = metadata.get("generation") if kind is not kinds.MODELS else None
+    if kind is kinds.LORA_ADAPTERS:
+        generation = f"{generation}-{(accepted_version(obj) or {}).get('generation')}"
     return f"{metadata.get('uid')}/{generation or metadata.get('resourceVersion')}"

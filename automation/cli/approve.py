@@ -17,7 +17,7 @@ from automation.approval.writing import write_approval
 from automation.cli.dry_run import client_of
 from automation.cli.output import OutputFormat, complain, print_json, say
 from automation.cli.place_options import Context
-from automation.cli.service_lookup import NAME_HELP, find_service
+from automation.cli.service_lookup import VERSIONED_HELP, find_versioned
 from automation.places.service_view import conditions_of, observed_generation, pending_of
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
@@ -43,7 +43,7 @@ _BLOCKED = (
 
 
 def approve(
-    name: Annotated[str, typer.Argument(help=NAME_HELP)],
+    name: Annotated[str, typer.Argument(help=VERSIONED_HELP)],
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", "-n", help="Namespace of the service, if several namespaces have the name."),
@@ -60,13 +60,13 @@ def approve(
     context: Context = None,
     output: Annotated[OutputFormat, typer.Option("-o", "--output", help="table (text) or json.")] = OutputFormat.TABLE,
 ) -> None:
-    """Approve the pending change of a service in mode Preview.
+    """Approve the pending change of a service or resource in mode Preview.
 
     Exit code 2: none is pending. 3: another one is pending.
     """
     try:
         client = client_of(kubeconfig, context=context, dry_run=dry_run)
-        service = find_service(client, namespace, name)
+        service = find_versioned(client, namespace, name)
         pending = _pending(service)
         as_text = output is OutputFormat.TABLE
         if as_text:

@@ -74,7 +74,7 @@ COMMANDS = {
     "inspect": "Show licence, chat template, layers and memory of a model, without downloading it.",
     "top": "Show the memory, processor time, tokens and slots that hosts and services use. `q` ends it.",
     "preview": "Show what would be created, changed, replaced, deleted, restarted and downloaded.",
-    "approve": "Approve the pending change of a service in mode Preview.",
+    "approve": "Approve the pending change of a service or resource in mode Preview.",
     "drift": "List fields that other clients changed, and deleted objects. Changes nothing.",
     "render": "Print the Kubernetes objects for services of all dialects. Nothing is sent to a cluster.",
     "convert": "Print the services of files in another dialect. Nothing is sent to a cluster.",

@@ -43,7 +43,10 @@ def preview(
     files: Annotated[list[str] | None, FILES] = None,
     live: Annotated[
         list[str] | None,
-        typer.Option("--live", help="Show what the loop would do now for this service (NAME or KIND/NAME)."),
+        typer.Option(
+            "--live",
+            help="Show what the loop would do now for this service (NAME or KIND/NAME, modelrouter/NAME).",
+        ),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Show what the loop would do now for all services of the namespace.")

@@ -1,7 +1,7 @@
 """Records each version of a ModelRouter, ModelPool and LoRAAdapter that the loop sees. Called before it is used.
 
 These resources get no objects, so no run of the engine ends a version. A version counts as applied if its spec is valid
-and no mandatory policy forbids it.
+and it was accepted: no mandatory policy forbids it, and no mode holds it back.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from automation.approval.policy_checker import Verdict
+from automation.approval.resource_versions import Judged
 from automation.engine.differences import differences
 from automation.engine.outcomes import describe_changes
 from automation.engine.port import Change, Op
@@ -18,10 +18,13 @@ from automation.history.recorder import RevisionRecorder
 from components.rendered import fingerprint_of
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
+from program.desired.keys import ServiceKey
 from program.dialects.llmkube.parse.referrers import check_referrer
+from program.dialects.registry import key_of
 
 
 class _Seen(NamedTuple):
+    key: ServiceKey
     uid: str
     data: Json
     digest: str
@@ -36,13 +39,13 @@ class ResourceHistory:
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str, str], _Seen] = {}
 
-    def note(self, cr: Json, verdict: Verdict | None) -> None:
-        """Record the version of a resource if it is new, or if its result changed. `verdict`: that of the policies."""
+    def note(self, cr: Json, judged: Judged) -> None:
+        """Record the version of a resource if it is new, or if its result changed. `judged`: whether it is accepted."""
         metadata = cr["metadata"]
         name = (str(cr["kind"]), str(metadata["namespace"]), str(metadata["name"]))
-        error = _error(cr, verdict)
+        error = _error(cr, judged)
         data = revision.data_of(cr, ())
-        now = _Seen(str(metadata["uid"]), data, fingerprint_of(data), error)
+        now = _Seen(key_of(cr), str(metadata["uid"]), data, fingerprint_of(data), error)
         with self._lock:
             before = self._seen.get(name)
             if before is not None and before.uid == now.uid and (before.digest, before.error) == (now.digest, error):
@@ -54,10 +57,18 @@ class ResourceHistory:
         changes = describe_changes((Change("", name[0], name[2], op, details=details),))
         self._recorder.record_resource(cr, changes=changes, error=error)
 
+    def drop(self, kind: str, namespace: str, name: str) -> None:
+        """Drop the records of a deleted resource. The garbage collector deletes its revisions."""
+        with self._lock:
+            known = self._seen.pop((kind, namespace, name), None)
+        if known is not None:
+            self._recorder.drop_service(known.key)
 
-def _error(cr: Json, verdict: Verdict | None) -> str:
+
+def _error(cr: Json, judged: Judged) -> str:
     try:
         check_referrer(cr)
     except SpecInvalid as error:
         return str(error)
-    return verdict.problem.message if verdict is not None and verdict.problem is not None else ""
+    problem = judged.denied or judged.holds
+    return problem.message if problem is not None else ""

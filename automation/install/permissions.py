@@ -325,6 +325,13 @@ USER_VIEW = (
     ),
     Permission(OURS, ("hostprocesses",), READ),
     Permission(OURS, ("hosts",), READ, "Cluster-scoped: has an effect only with a ClusterRoleBinding."),
+    Permission(
+        "apiregistration.k8s.io",
+        ("apiservices",),
+        ("get",),
+        "Cluster-scoped. A preview shows autoscalers that follow the requests if Herdsman serves their metric.",
+        names=("v1beta1.external.metrics.k8s.io",),
+    ),
 )
 """For a person who looks at services: Herdsman's kinds, besides Kubernetes' role `view`."""
 

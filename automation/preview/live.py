@@ -57,6 +57,7 @@ class Live:
         self._registry: HostRegistry | None = None
         self._processes: dict[ServiceKey, dict[int, Json]] = {}
         self._pools: dict[str, tuple[AgedPool, ...]] = {}
+        self._metrics_service: tuple[str, str] | Literal["", "unknown"] = ""
         self.installed: frozenset[str] = frozenset()
         """Extensions that are served, as `RenderOptions.installed` names them."""
         self.notes: dict[str, None] = {}
@@ -243,6 +244,25 @@ class Live:
         self.registry()
         return self._processes.get(key, {})
 
+    def serves_external_metrics(self, service: str) -> bool | None:
+        """Return whether the cluster's external metrics come from this Service (`namespace/name`); None if unknown.
+
+        Read at the first call.
+        """
+        from automation.external_metrics import registration
+
+        if not self._metrics_service:
+            try:
+                found = registration.find(self._client)
+                self._metrics_service = ("", "") if found is None else registration.service_of(found)
+            except Forbidden as error:
+                self._metrics_service = "unknown"
+                self.notes[
+                    f"may not read the APIService of external metrics, so the preview shows an autoscaler that follows "
+                    f"the requests only if it exists: {error.message}"
+                ] = None
+        return None if self._metrics_service == "unknown" else "/".join(self._metrics_service) == service
+
     def pools(self, namespace: str) -> tuple[AgedPool, ...]:
         """Return the valid ModelPools of a namespace; read at the first call."""
         if namespace not in self._pools:
@@ -252,11 +272,14 @@ class Live:
     def _read_pools(self, namespace: str) -> Iterator[AgedPool]:
         from automation.serving.turns.members import AgedPool
         from program.dialects.llmkube.parse.pool import pool_of
+        from program.dialects.status.accepted_version import unless_pending
 
         try:
             for cr in self._list(kinds.MODEL_POOLS, namespace):
+                if (used := unless_pending(cr)) is None:
+                    continue
                 with suppress(SpecInvalid):
-                    yield AgedPool(pool_of(cr), str(cr["metadata"].get("creationTimestamp", "")))
+                    yield AgedPool(pool_of(used), str(cr["metadata"].get("creationTimestamp", "")))
         except Forbidden as error:
             self.notes[f"may not list modelpools, so the preview does not know them: {error.message}"] = None
         except NotFound:

@@ -20,6 +20,7 @@ from kubeapi.rest import METADATA
 from program.desired.errors import DesiredError, NotYet
 from program.dialects.kserve.parse.store_secrets import store_secret
 from program.dialects.registry import INPUT_KINDS, dialect_named, dialect_of
+from program.dialects.status.accepted_version import unless_pending
 from program.dialects.status.conditions import Reason
 
 if TYPE_CHECKING:
@@ -90,7 +91,11 @@ class PreviewLookup:
         """Return all objects of a kind in a namespace as they would be, by name."""
         if (kind, namespace) not in self._lists:
             self._lists[kind, namespace] = self._list(kind, namespace)
-        found = {obj["metadata"]["name"]: obj for obj in self._lists[kind, namespace]}
+        live = self._lists[kind, namespace]
+        if kind is kinds.LORA_ADAPTERS:
+            # While a change waits for its approval, replicas keep the accepted version.
+            live = tuple(used for each in live if (used := unless_pending(each)) is not None)
+        found = {obj["metadata"]["name"]: obj for obj in live}
         if self._manifests is not None:
             found |= {obj["metadata"]["name"]: obj for obj in self._manifests.listed(kind, namespace)}
         at = (kind.group, kind.kind, namespace)

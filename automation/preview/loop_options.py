@@ -40,6 +40,7 @@ RENDERED_BY = frozenset(
         "DRI_RENDER_GID",
         "RUNTIME_IMAGES",
         "POD_MONITORS",
+        "EXTERNAL_METRICS_SERVICE",
     }
 )
 """Settings that change rendered objects (`startup.options.render_options`)."""
@@ -60,6 +61,8 @@ def options_of_loop(
     namespace = environment.get(f"{PREFIX}LEASE_NAMESPACE") or naming.SYSTEM_NAMESPACE
     try:
         found = settings_of(client.get(kinds.DEPLOYMENTS, namespace, DEPLOYMENT))
+        # The kubelet resolves this variable in the value.
+        found = {name: value.replace("$(POD_NAMESPACE)", namespace) for name, value in found.items()}
     except (Unreachable, Unauthorized):
         raise
     except Forbidden:

@@ -6,6 +6,7 @@ runs to the API server, and nothing to the engine (docs/adr/0015).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
@@ -88,7 +89,9 @@ class Previewer:
             """Render the services. The dry runs of a service begin while the next ones are rendered."""
             known: set[tuple[object, ...]] = set()
             for number, subject in enumerate(subjects):
-                rendering = render_subject(subject, live, options=self._options)
+                labels = live.namespace_labels(subject.key.namespace)
+                denies = functools.partial(self._denies, labels) if self.has_policies else None
+                rendering = render_subject(subject, live, options=self._options, denies=denies)
                 renderings.append((subject, rendering))
                 for each, shared in _to_dry_run(rendering, live.objects(subject.key)):
                     # A shared object is dry-run once for all of its services.
@@ -121,6 +124,9 @@ class Previewer:
         """Return the policies that a ModelRouter, ModelPool or LoRAAdapter violates."""
         rules = self._policies
         return rules.check_resource(cr, namespace_labels=namespace_labels) if rules is not None else ()
+
+    def _denies(self, namespace_labels: Mapping[str, str], cr: Json) -> bool:
+        return any(each.mandatory for each in self.check_resource(cr, namespace_labels))
 
     @property
     def has_policies(self) -> bool:

@@ -5,11 +5,12 @@ Called by `previewer`. The steps are those of `automation.reconcile.desire`, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from automation.adoption.ownership import HERDSMAN, controller_of
+from automation.cache.owners import selector_of
 from automation.preview.consequences import kept_fields
 from automation.preview.live import Live
 from automation.preview.lookup import PreviewLookup
@@ -22,6 +23,7 @@ from components.extensions import unsupported_by_cluster
 from components.render import RenderOptions, render
 from components.rendered import RenderedService
 from components.scaling import follows_requests
+from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import DesiredError, ModelNotReady, SpecInvalid
 from program.desired.facts import Problem
@@ -29,7 +31,8 @@ from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE
 from program.desired.replicas import with_replicas
 from program.desired.service import DesiredService
 from program.dialects.registry import LLMKUBE, dialect_named, key_of
-from program.dialects.status.conditions import is_asleep
+from program.dialects.status.conditions import Reason, is_asleep
+from program.dialects.status.policy_condition import is_denied
 
 _SETS = ("Deployment", "LeaderWorkerSet")
 
@@ -65,8 +68,13 @@ class Rendering:
     problem: Problem | None = None
 
 
-def render_subject(subject: Subject, live: Live, *, options: RenderOptions) -> Rendering:
-    """Parse and render a service. An error of the spec, or of a Model or config, becomes the problem."""
+def render_subject(
+    subject: Subject, live: Live, *, options: RenderOptions, denies: Callable[[Json], bool] | None = None
+) -> Rendering:
+    """Parse and render a service. An error of the spec, or of a Model or config, becomes the problem.
+
+    `denies` returns whether a mandatory policy denies a LoRAAdapter; with None, its status says so.
+    """
     cr, key, look = subject.cr, subject.key, subject.look
     notes, problem = [*_waits_for(cr, live), *_left_to_upstream(subject, live)], None
     look.seen = {}
@@ -87,12 +95,12 @@ def render_subject(subject: Subject, live: Live, *, options: RenderOptions) -> R
     if problem is not None:
         return Rendering(notes=tuple(notes), problem=problem)
     try:
-        desired = parsed.desired
+        desired = _without_denied_adapters(parsed.desired, subject, live, denies or is_denied, notes)
         if desired.host_placement is not None:
             desired = _place(_in_pool(desired, live), cr, live, notes)
         desired = _as_scaled(subject, desired, live)
-        options = options.model_copy(update=_facts(desired, live, options))
-        rendered = render(desired, options)
+        options = options.model_copy(update=_facts(subject, desired, live, options))
+        rendered = _with_first_autoscaler(render(desired, options), desired, live, options, notes)
     except DesiredError as error:
         return Rendering(notes=tuple(notes), problem=_problem_of(error))
     unsupported = (*parsed.unsupported, *unsupported_by_cluster(desired, options))
@@ -137,9 +145,9 @@ def _left_to_upstream(subject: Subject, live: Live) -> Iterator[str]:
         yield "the upstream controller manages the service, or did: no loop manages it before `herdsman adopt`"
 
 
-def _facts(desired: DesiredService, live: Live, options: RenderOptions) -> dict[str, Any]:
+def _facts(subject: Subject, desired: DesiredService, live: Live, options: RenderOptions) -> dict[str, Any]:
     """Return the options that the loop takes from its caches."""
-    facts = {"installed": live.installed, "requests_autoscaled": _is_autoscaled(desired, live)}
+    facts = {"installed": live.installed, "requests_autoscaled": _is_autoscaled(subject, desired, live, options)}
     if desired.workloads is not None:
         return facts
     deployment = live.deployment(desired.key)
@@ -152,12 +160,72 @@ def _facts(desired: DesiredService, live: Live, options: RenderOptions) -> dict[
     }
 
 
-def _is_autoscaled(desired: DesiredService, live: Live) -> bool:
-    """Return whether an autoscaler follows the service's requests now. The loop adds and removes it by itself."""
+def _without_denied_adapters(
+    desired: DesiredService, subject: Subject, live: Live, denies: Callable[[Json], bool], notes: list[str]
+) -> DesiredService:
+    """Leave out the adapters that a policy denies, as the loop does. Replicas that have such an adapter keep it."""
+    look, key = subject.look, desired.key
+    crs = {each.resource: look(kinds.LORA_ADAPTERS, key.namespace, each.resource) for each in desired.adapters}
+    denied = [each for each in desired.adapters if (cr := crs[each.resource]) is not None and denies(cr)]
+    if not denied:
+        return desired
+    from automation.cache import trim
+    from automation.serving.adapters.planned_replicas import is_in_a_replica
+
+    selector = selector_of(key.dialect, (key.name,))
+    processes = live.processes(key).values() if desired.host_placement is not None else ()
+    pods = [trim.pod(each) for each in look.selected(kinds.PODS, key.namespace, selector)]
+    gone = [each for each in denied if not is_in_a_replica(each, processes, pods)]
+    notes += [f"LoRAAdapter `{each.resource}` is left out, because a policy denies it" for each in gone]
+    return desired.model_copy(update={"adapters": tuple(each for each in desired.adapters if each not in gone)})
+
+
+def _is_autoscaled(subject: Subject, desired: DesiredService, live: Live, options: RenderOptions) -> bool:
+    """Return whether an autoscaler follows the service's requests after the loop's next pass.
+
+    It does while the service is awake and Herdsman serves the cluster's external metrics. A service that wakes gets it
+    when its first replica is ready.
+    """
     if desired.by_requests is None or desired.host_placement is not None:
         return False
     found = live.objects(desired.key).items()
-    return any(name.kind == "HorizontalPodAutoscaler" and follows_requests(obj) for name, obj in found)
+    exists = any(name.kind == "HorizontalPodAutoscaler" and follows_requests(obj) for name, obj in found)
+    if desired.by_requests.target is None or is_stopped(desired):
+        return exists
+    serves = live.serves_external_metrics(options.metrics_service)
+    if serves is None or _is_waking(subject.cr):
+        return exists
+    return serves and bool(_live_replicas(desired, live))
+
+
+def _with_first_autoscaler(
+    rendered: RenderedService, desired: DesiredService, live: Live, options: RenderOptions, notes: list[str]
+) -> RenderedService:
+    """Add the autoscaler to a new service, which gets it in the pass after that of its first replicas."""
+    rules = desired.by_requests
+    if rules is None or rules.target is None or desired.host_placement is not None or is_stopped(desired):
+        return rendered
+    if _live_replicas(desired, live) is not None or not live.serves_external_metrics(options.metrics_service):
+        return rendered
+    known = {(each.kind, each.name) for each in rendered.objects}
+    later = render(desired, options.model_copy(update={"requests_autoscaled": True})).objects
+    added = tuple(each for each in later if (each.kind, each.name) not in known)
+    notes += [f"{each.kind} {each.name} follows after the first replica exists" for each in added]
+    *first, last = rendered.objects
+    return replace(rendered, objects=(*first, *added, last))
+
+
+def _is_waking(cr: Json) -> bool:
+    conditions = (cr.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("reason") == Reason.WAKING for each in conditions)
+
+
+def _live_replicas(desired: DesiredService, live: Live) -> int | None:
+    """Return the number in the live set of serving pods; None if there is none."""
+    name = naming.deployment_name(desired.key.name) if desired.workloads is None else desired.workloads.main.name
+    sets = (obj for each, obj in live.objects(desired.key).items() if each.kind in _SETS and each.name == name)
+    found = next((obj["spec"].get("replicas") for obj in sets), None)
+    return None if found is None else int(found)
 
 
 def _as_scaled(subject: Subject, desired: DesiredService, live: Live) -> DesiredService:
@@ -166,10 +234,8 @@ def _as_scaled(subject: Subject, desired: DesiredService, live: Live) -> Desired
         return desired
     if desired.host_placement is not None:
         return with_replicas(desired, 0) if is_asleep(subject.cr) else desired
-    name = naming.deployment_name(desired.key.name) if desired.workloads is None else desired.workloads.main.name
-    sets = (obj for each, obj in live.objects(desired.key).items() if each.kind in _SETS and each.name == name)
-    found = next((obj["spec"].get("replicas") for obj in sets), None)
-    return desired if found is None else with_replicas(desired, int(found))
+    found = _live_replicas(desired, live)
+    return desired if found is None else with_replicas(desired, found)
 
 
 def _place(desired: DesiredService, cr: Json, live: Live, notes: list[str]) -> DesiredService:

@@ -43,6 +43,7 @@ from program.dialects.registry import (
     kind_text,
     qualified,
     split_name,
+    split_referrer,
 )
 from program.manifests import Document, Manifests
 
@@ -103,15 +104,32 @@ def preview_live(
     names: Sequence[str] = (),
     on_progress: Progress | None = None,
 ) -> Preview:
-    """Preview the changes that the loop would make to services now.
+    """Preview the changes that the loop would make to services now, and the held back changes of resources.
 
     `names` are `NAME` or `KIND/NAME`; without names all services of `namespace` are previewed, or of all namespaces
-    (None). Raises ApiError when the API server cannot be asked, ValueError for a word that is no kind of service.
+    (None), and all ModelRouters, ModelPools and LoRAAdapters with such a change. Raises ApiError when the API server
+    cannot be asked, ValueError for a word that is no kind.
     """
-    split = [split_name(name) for name in names]
-    affected = _find_services(client, previewer.map, namespace=namespace, names=split)
-    affected.errors += _misnamed(split, affected, namespace)
-    return _preview(client, previewer, affected, on_progress)
+    of_resources = [each for each in map(split_referrer, names) if each is not None]
+    split = [split_name(name) for name in names if split_referrer(name) is None]
+    affected = _Affected()
+    if split or not names:
+        affected = _find_services(client, previewer.map, namespace=namespace, names=split)
+        affected.errors += _misnamed(split, affected, namespace)
+    found = _preview(client, previewer, affected, on_progress)
+    if of_resources or not names:
+        from automation.preview import live_resources
+
+        if of_resources:
+            resources = live_resources.find_resources(client, namespace, of_resources)
+        else:
+            resources = live_resources.find_changed_resources(client, namespace)
+        affected.referrers, affected.look = resources.found, resources.look
+        found = _with_resources(found, client, previewer, affected)
+        shown = tuple(map(live_resources.as_held, found.resources, (each.cr for each in resources.found)))
+        errors, notes = (*found.errors, *resources.errors), (*found.notes, *resources.notes())
+        found = replace(found, resources=shown, errors=errors, notes=notes)
+    return found
 
 
 def services_that_refer_to(

@@ -31,6 +31,7 @@ from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.dialects.dialect import Dialect
 from program.dialects.registry import DIALECTS, dialect_named, is_part_of_another
+from program.dialects.status.accepted_version import with_accepted
 
 API_UNAVAILABLE = "ApiUnavailable"
 """Reason of a service that depends on an API whose objects cannot be listed now."""
@@ -47,7 +48,16 @@ class CacheLookup:
 
     reads_model_status = True
 
-    def __init__(self, cache: ServiceCache, key: ServiceKey, *, for_spec: bool) -> None:
+    def __init__(
+        self,
+        cache: ServiceCache,
+        key: ServiceKey,
+        *,
+        for_spec: bool,
+        is_held: Callable[[Json], bool] = lambda _: False,
+    ) -> None:
+        """`is_held`: whether a mode holds the present version of a LoRAAdapter back."""
+        self._is_held = is_held
         self._cache = cache
         self._key = key
         self._for_spec = for_spec
@@ -64,7 +74,11 @@ class CacheLookup:
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
         self._note(Reference(kind, namespace, ANY))
-        return tuple(self._cache.listed(kind, namespace))
+        found = tuple(self._cache.listed(kind, namespace))
+        if kind is not kinds.LORA_ADAPTERS:
+            return found
+        used = (with_accepted(cr) if self._is_held(cr) else cr for cr in found)
+        return tuple(cr for cr in used if cr is not None)
 
     def _note(self, reference: Reference) -> None:
         self._cache.will_look_at(self._key, reference)
@@ -83,8 +97,13 @@ class Services:
         sleep: SleepController,
         requests: RequestScaler,
         policies: Callable[[Json], Verdict | None] = lambda _: None,
+        is_held: Callable[[Json], bool] = lambda _: False,
     ) -> None:
-        """`policies` returns the result of the policies for a LoRAAdapter; None while there are no policies."""
+        """`policies` returns the result of the policies for a LoRAAdapter; None while there are no policies.
+
+        `is_held`: whether a mode holds the present version of a LoRAAdapter back.
+        """
+        self._is_held = is_held
         self.info = DIALECTS[cache.name]
         self._cluster = cluster
         self._cache = cache
@@ -132,7 +151,7 @@ class Services:
 
     def desire(self, key: ServiceKey, cr: Json, observed: Observed, options: RenderOptions) -> Desired:
         """Return the desired state of a service; see `automation.reconcile.desire`."""
-        look = CacheLookup(self._cache, key, for_spec=True)
+        look = CacheLookup(self._cache, key, for_spec=True, is_held=self._is_held)
         try:
             desired = self._desirer.desire(key, cr, observed, self._dialect, look, options=options)
         finally:

@@ -162,6 +162,12 @@ _OF_POLICIES = ConditionType(
     "used.",
     ("PoliciesMet", "PolicyViolated", "PolicyAdvice"),
 )
+_OF_MODES = ConditionType(
+    Type.CHANGE_PENDING,
+    "Exists in mode Preview and Paused. True: `status.acceptedVersion` is in use, and not the version of the spec. "
+    "`NothingPending`: both are the same. `SpecInvalid`: the annotation names no mode.",
+    ("NothingPending", "AwaitingApproval", "Paused", "SpecInvalid"),
+)
 _REFUSED_POLICIES = (*("AuthorizationRequiresJWT", "InvalidAuthorization", "InvalidBudget"),)
 MODEL_ROUTER = (
     ConditionType(
@@ -178,7 +184,7 @@ MODEL_ROUTER = (
         Type.AVAILABLE,
         "True: at least one backend can answer. `CompileFailed`: the gateway keeps the last valid spec. "
         "`PolicyViolated`: it keeps the last version that the policies allow.",
-        ("DeploymentReady", "DeploymentNotReady", "CompileFailed", "PolicyViolated"),
+        ("DeploymentReady", "DeploymentNotReady", "CompileFailed", "PolicyViolated", "AwaitingApproval", "Paused"),
     ),
     ConditionType(
         Type.SPEC_HONOURED,
@@ -186,6 +192,7 @@ MODEL_ROUTER = (
         ("AllFieldsHonoured", "FieldsNotHonoured"),
     ),
     _OF_POLICIES,
+    _OF_MODES,
 )
 MODEL_POOL = (
     ConditionType(
@@ -221,12 +228,14 @@ MODEL_POOL = (
         ("KubernetesGPU", "ModelGroup"),
     ),
     _OF_POLICIES,
+    _OF_MODES,
 )
 _OF_ADAPTER = ("[the list](#reasons-of-a-loraadapter)",)
 LORA_ADAPTER = (
     *(each._replace(reasons=_OF_ADAPTER) for each in _KSTATUS),
     ConditionType("Loaded", "True: every running replica of the service has loaded the adapter.", _OF_ADAPTER),
     _OF_POLICIES,
+    _OF_MODES,
 )
 ADAPTER_REASONS: dict[str, str] = {
     AdapterReason.SPEC_INVALID: "A value of the spec is invalid. The message has the field.",

@@ -11,11 +11,6 @@ from dataclasses import dataclass, replace
 
 from program.desired.service import RequestScaling
 
-DOWN_WINDOW_S = 300.0
-"""A replica stops only after this time in which fewer replicas would have been enough. The HorizontalPodAutoscaler has
-the same default.
-"""
-
 
 @dataclass(frozen=True)
 class Demand:
@@ -68,10 +63,10 @@ def choose(
         return (_woken(at, demand, rules, now) if demand.held else at), None
     least = _wanted(demand, rules) if demand.is_whole else max(at.replicas, _wanted(demand, rules))
     least = min(max(least, rules.min_replicas), rules.max_replicas)
-    history = _remember(at.wanted, least, now)
+    history = _remember(at.wanted, least, now, window_s=rules.down_window_s)
     replicas = max(each for _, each in history)
     at = replace(at, replicas=replicas, wanted=history)
-    again_s = history[0][0] + DOWN_WINDOW_S - now if len(history) > 1 else None
+    again_s = history[0][0] + rules.down_window_s - now if len(history) > 1 else None
     if rules.idle_timeout_s is None or not demand.is_whole or demand.requests or not (started or waking):
         return at, again_s
     left_s = rules.idle_timeout_s - demand.quiet_s
@@ -90,11 +85,13 @@ def _wanted(demand: Demand, rules: RequestScaling) -> int:
     return rules.min_replicas if rules.target is None else -(-demand.requests // rules.target)
 
 
-def _remember(wanted: tuple[tuple[float, int], ...], number: int, now: float) -> tuple[tuple[float, int], ...]:
+def _remember(
+    wanted: tuple[tuple[float, int], ...], number: int, now: float, *, window_s: float
+) -> tuple[tuple[float, int], ...]:
     """Add a wanted number. Drop the numbers up to it, and old numbers. The first of the rest is the highest.
 
     The time of a number is when it was wanted last. The latest number was wanted until now.
     """
     until_now = (*wanted[:-1], (now, wanted[-1][1])) if wanted else ()
-    kept = tuple((at, each) for at, each in until_now if now - at < DOWN_WINDOW_S and each > number)
+    kept = tuple((at, each) for at, each in until_now if now - at < window_s and each > number)
     return (*kept, (now, number))

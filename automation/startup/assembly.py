@@ -23,6 +23,7 @@ from automation.approval.approval import Approval, comparing, every_service, is_
 from automation.approval.modes import Modes
 from automation.approval.policy_checker import PolicyChecker
 from automation.approval.resource_policies import ResourcePolicies
+from automation.approval.resource_versions import ResourceVersions, namespace_annotations_now
 from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.issuing import CertificateIssuer, CertificateWatch
 from automation.controller import Controller
@@ -67,6 +68,7 @@ from automation.workqueue.resync import Resync
 from components.ignored_fields import IgnoredFields
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer
+from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.informer import Fault
 from program.desired.keys import ServiceKey
@@ -204,7 +206,17 @@ def assemble(
     of_resources.on_change.append(lambda: services_with_adapters(cluster, services.add_after))
     history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
     stack.callback(history.stop)
-    versions = ResourceHistory(history)
+    past_versions = ResourceHistory(history)
+    versions = ResourceVersions(
+        policies=of_resources.verdict,
+        annotations=cluster.namespace_annotations,
+        annotations_now=namespace_annotations_now(client),
+    )
+
+    def pool_gone(namespace: str, name: str) -> None:
+        metrics.drop_pool(namespace, name)
+        past_versions.drop(kinds.MODEL_POOLS.kind, namespace, name)
+
     pools = ModelPools(
         client,
         cluster,
@@ -212,9 +224,9 @@ def assemble(
         requeue=services.add_after,
         record=recorder.record,
         on_written=metrics.on_pool_status,
-        on_gone=metrics.drop_pool,
-        policies=of_resources.verdict,
-        note=versions.note,
+        on_gone=pool_gone,
+        versions=versions,
+        note=past_versions.note,
         shard=shard,
     )
     sleep = SleepController(client, address=address, requeue=services.add_after, turns=pools)
@@ -237,6 +249,7 @@ def assemble(
         client,
         approval=Approval(policies, modes),
         of_resources=of_resources,
+        versions=versions,
         cluster=cluster,
         batcher=batcher,
         checks=checks,
@@ -273,11 +286,18 @@ def assemble(
             cluster,
             gateway_url=settings.gateway_url,
             shard=shard,
-            policies=of_resources.verdict,
-            note=versions.note,
+            versions=versions,
+            note=past_versions.note,
+            on_gone=past_versions.drop,
         )
         adapters = LoraAdapters(
-            client, cluster, recorder=recorder, policies=of_resources.verdict, note=versions.note, shard=shard
+            client,
+            cluster,
+            recorder=recorder,
+            versions=versions,
+            note=past_versions.note,
+            on_gone=past_versions.drop,
+            shard=shard,
         )
         of_resources.on_change += [routers.request_report, pools.request_report, adapters.request_pass]
         quotas.start()

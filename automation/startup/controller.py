@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from automation.adoption.release import Release
 from automation.approval.approval import Approval
 from automation.approval.resource_policies import ResourcePolicies
+from automation.approval.resource_versions import ResourceVersions
 from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.engine_keys import EngineKeys
 from automation.certificates.issuing import CertificateIssuer
@@ -49,6 +50,7 @@ def make_controller(
     requeue_if: Callable[[ServiceKey, float, Callable[[], bool]], None],
     approval: Approval,
     of_resources: ResourcePolicies,
+    versions: ResourceVersions,
     sleep: SleepController,
     requests: RequestScaler,
     metrics: Metrics,
@@ -62,7 +64,8 @@ def make_controller(
         return datetime.now(UTC)
 
     services: Mapping[str, Services] = {
-        name: Services(cluster, cache, sleep, requests, of_resources.verdict) for name, cache in cluster.caches.items()
+        name: Services(cluster, cache, sleep, requests, of_resources.verdict, versions.is_held)
+        for name, cache in cluster.caches.items()
     }
     on_written = {LLMKUBE: metrics.on_service_status}
     statuses = {

@@ -35,6 +35,7 @@ def render_options(settings: Settings) -> RenderOptions:
         render_group=settings.dri_render_gid,
         runtime_images=_pairs(settings.runtime_images),
         monitors=settings.pod_monitors,
+        metrics_service=settings.external_metrics_service,
         node_path_roots=settings.allowed_host_path_roots,
     )
 

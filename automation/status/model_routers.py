@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from automation.approval.policy_checker import Verdict
-from automation.approval.resource_policies import with_verdict
+from automation.approval.resource_versions import Judged, ResourceVersions, with_judgement
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
 from automation.status.ownership import written_by_another
@@ -47,16 +46,20 @@ class ModelRouterStatuses:
         *,
         gateway_url: str = "",
         shard: Shard = WHOLE,
-        policies: Callable[[Json], Verdict | None] = lambda _: None,
-        note: Callable[[Json, Verdict | None], None] = lambda _cr, _verdict: None,
+        versions: ResourceVersions | None = None,
+        note: Callable[[Json, Judged], None] = lambda _cr, _judged: None,
+        on_gone: Callable[[str, str, str], None] = lambda _kind, _namespace, _name: None,
     ) -> None:
         """`gateway_url` is the address of the gateway for clients. `shard` is the part that this loop leads.
 
-        `policies` returns the result of the policies for a router; None while there are no policies.
-        `note` is called with each router and that result, for its history.
+        `versions` decides which version of a router is in use. `note` is called with each router and that decision, for
+        its history, and `on_gone` with kind, namespace and name of a router that does not exist any more.
         """
-        self._policies = policies
+        self._versions = versions or ResourceVersions()
         self._note = note
+        self._on_gone = on_gone
+        self._known: set[tuple[str, str]] = set()
+        """Namespace and name of the routers of the last report."""
         self._cluster = cluster
         self._gateway_url = gateway_url
         self._shard = shard
@@ -81,7 +84,13 @@ class ModelRouterStatuses:
     def report(self) -> None:
         """Write each status that differs from the live one."""
         informer = self._cluster.optional.informer(kinds.MODEL_ROUTERS)
-        for cr in informer.list() if informer is not None else ():
+        routers = informer.list() if informer is not None else ()
+        names = {(cr["metadata"]["namespace"], cr["metadata"]["name"]) for cr in routers}
+        gone, self._known = self._known - names, names
+        for namespace, name in gone:
+            self._writer.drop_object(namespace, name)
+            self._on_gone(kinds.MODEL_ROUTERS.kind, namespace, name)
+        for cr in routers:
             try:
                 self._report(cr)
             except Exception as error:  # One router must not keep the others from being checked.
@@ -102,16 +111,19 @@ class ModelRouterStatuses:
                 self._writer.leave(cached)
             return
         cr = self._writer.latest(cached)
-        now, verdict = datetime.now(UTC), self._policies(cr)
-        self._note(cr, verdict)
+        now, judged = datetime.now(UTC), self._versions.judge(cr)
+        self._note(cr, judged)
+        holds = judged.holds
         status = router_status(
             cr,
             lambda service: self._cluster.llmkube.get(kinds.INFERENCE_SERVICES, namespace, service),
             gateway_url=self._gateway_url,
             uses=self._budgets.uses,
-            denied=verdict is not None and verdict.problem is not None,
+            denied=judged.denied is not None,
+            in_use=judged.version(cr),
+            held=holds.reason if holds is not None else "",
             now=now,
         )
-        status = with_verdict(cr, status, verdict, now=now)
+        status = with_judgement(cr, status, judged, now=now)
         if status != cr.get("status"):
             self._writer.write(cr, status)

@@ -44,6 +44,10 @@ ONLY_OURS = frozenset(
 and `written_by_another` would take that status for Herdsman's."""
 
 
+ONLY_OUR_FIELDS = ("acceptedVersion", "pendingChange")
+"""Fields that LLMKube does not know, of which the same is true."""
+
+
 def leave_status(client: KubeClient, kind: Kind, cr: Json, *, shared: frozenset[str] = frozenset()) -> None:
     """Remove the conditions of a status that only Herdsman writes, before another controller takes it over.
 
@@ -53,9 +57,10 @@ def leave_status(client: KubeClient, kind: Kind, cr: Json, *, shared: frozenset[
     """
     conditions = (cr.get("status") or {}).get("conditions") or ()
     kept = [c for c in conditions if c["type"] not in ONLY_OURS - shared]
-    if len(kept) == len(conditions):
+    fields = [name for name in ONLY_OUR_FIELDS if name in (cr.get("status") or {})]
+    if len(kept) == len(conditions) and not fields:
         return
-    _patch_status(client, kind, cr, {"conditions": kept})
+    _patch_status(client, kind, cr, {"conditions": kept, **dict.fromkeys(fields)})
 
 
 def clear_status(client: KubeClient, kind: Kind, cr: Json, *, kept: Sequence[str] = ("MemoryPressure",)) -> None:

@@ -17,6 +17,7 @@ from gateway.engines.backends import AdapterRoute
 from gateway.names import ServiceName
 from kubeapi.json_types import Json
 from program.dialects.llmkube.parse.adapter import claims_of
+from program.dialects.status.accepted_version import unless_pending
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ def on_host(host: str) -> str:
 
 def declared_adapters(crs: Iterable[Json]) -> dict[ServiceName, tuple[DeclaredAdapter, ...]]:
     """Return the adapters of each service, from LoRAAdapters."""
-    by_uid = {cr["metadata"].get("uid"): cr for cr in crs}
+    # While a change waits for its approval, replicas have the accepted version.
+    used = (unless_pending(cr) for cr in crs)
+    by_uid = {cr["metadata"].get("uid"): cr for cr in used if cr is not None}
     found: dict[ServiceName, list[DeclaredAdapter]] = {}
     for adapter in claims_of(by_uid.values()).values():
         cr = by_uid[adapter.uid]

@@ -32,7 +32,8 @@ from kubeapi.kinds import Kind
 from program.dialects.engine_keys import keys_of
 from program.dialects.llmkube.parse.adapter import runtime_of
 from program.dialects.registry import DIALECTS, LLMKUBE, is_part_of_another
-from program.dialects.status.conditions import is_asleep
+from program.dialects.status.accepted_version import FIELD
+from program.dialects.status.conditions import Type, is_asleep
 
 GATHER_S = 0.05
 """How long changes are gathered before the routes are made, and how often it is checked whether all is listed."""
@@ -198,10 +199,15 @@ def _trimmed(dialect: str, obj: Json) -> Json:
 def _trimmed_adapter(obj: Json) -> Json:
     metadata = obj["metadata"]
     kept = ("name", "namespace", "creationTimestamp", "deletionTimestamp", "resourceVersion", "uid")
+    status = obj.get("status") or {}
     return {
         "metadata": {key: metadata[key] for key in kept if key in metadata},
         "spec": obj.get("spec"),
-        "status": {"pods": (obj.get("status") or {}).get("pods") or []},
+        "status": {
+            "pods": status.get("pods") or [],
+            "conditions": [each for each in status.get("conditions") or () if each.get("type") == Type.CHANGE_PENDING],
+            **({FIELD: status[FIELD]} if FIELD in status else {}),
+        },
     }
 
 

@@ -1,7 +1,8 @@
 """Follows the ModelRouters of a cluster and the Secrets of their providers. Reads only.
 
-`herdsman gateway` starts it. A router whose spec became invalid, or violates a policy, goes on with its last accepted
-spec. A changed Secret counts within a minute, and seconds after a provider refuses the old key.
+`herdsman gateway` starts it. A router whose spec became invalid, violates a policy, or waits for an approval, goes on
+with the version in its status that a loop accepted last. So does a gateway that starts. A changed Secret counts within
+a minute, and seconds after a provider refuses the old key.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from kubeapi.informer import Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import SpecInvalid
+from program.desired.keys import ANNOTATION_MODE
 from program.desired.router import Router
 from program.dialects.llmkube.parse.router import router_of
+from program.dialects.status.accepted_version import FIELD, version_in_use, with_accepted
 from program.dialects.status.conditions import Type
-from program.dialects.status.policy_condition import allows_version
 
 GATHER_S = 0.05
 """How long changes are gathered before the routers are made, and how often it is checked whether they are listed."""
+
+_READ = (Type.POLICY_COMPLIANT, Type.CHANGE_PENDING)
 
 log = structlog.get_logger(__name__)
 
@@ -123,15 +127,17 @@ class RouterFollower:
 
     def _router(self, cr: Json) -> Router | None:
         uid = cr["metadata"]["uid"]
-        try:
-            router = router_of(cr)
-        except SpecInvalid as error:
-            self._refuse(cr, str(error))
-        else:
-            if allows_version(cr, awaits=self._awaits_policies):
-                self._valid[uid] = router
-            else:
-                self._refuse(cr, "its policies do not allow it, or are not checked yet")
+        used = version_in_use(cr, awaits=self._awaits_policies)
+        if used is not cr:
+            self._refuse(cr, "its policies or its mode do not allow it, or no loop has checked it yet")
+        for each in (used, with_accepted(cr)):
+            if each is None:
+                continue
+            try:
+                self._valid[uid] = router_of(each)
+                break
+            except SpecInvalid as error:
+                self._refuse(cr, str(error))
         return self._valid.get(uid)
 
     def _refuse(self, cr: Json, why: str) -> None:
@@ -167,10 +173,14 @@ def secrets_of(router: Router, known: Mapping[SecretName, SecretValues]) -> dict
 def _trimmed(obj: Json) -> Json:
     metadata = obj["metadata"]
     kept = ("name", "namespace", "creationTimestamp", "generation", "resourceVersion", "uid")
-    conditions = (obj.get("status") or {}).get("conditions") or ()
-    said = [each for each in conditions if each.get("type") == Type.POLICY_COMPLIANT]
+    status = obj.get("status") or {}
+    said = [each for each in status.get("conditions") or () if each.get("type") in _READ]
+    mode = (metadata.get("annotations") or {}).get(ANNOTATION_MODE)
     return {
-        "metadata": {key: metadata[key] for key in kept if key in metadata},
+        "metadata": {
+            **{key: metadata[key] for key in kept if key in metadata},
+            **({"annotations": {ANNOTATION_MODE: mode}} if mode else {}),
+        },
         "spec": obj.get("spec"),
-        "status": {"conditions": said},
+        "status": {"conditions": said, **({FIELD: status[FIELD]} if FIELD in status else {})},
     }

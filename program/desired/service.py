@@ -230,6 +230,12 @@ class RequestScaling(FrozenModel):
     """Requests under way for each replica. None: the number is `min_replicas` while the service is awake."""
     idle_timeout_s: float | None = None
     """No replica runs after this time without a request. None: the service never sleeps."""
+    down_window_s: float = 300.0
+    """A replica stops only after this time in which fewer replicas would have been enough. The HorizontalPodAutoscaler
+    has the same default."""
+    behavior: Json | None = None
+    """Speed of scaling in the format of autoscaling/v2, for a HorizontalPodAutoscaler. The loop itself uses only the
+    window for scaling down, which is `down_window_s`."""
 
 
 DriftAction = Literal["repair", "report"]

@@ -90,6 +90,17 @@ class Scaler(Part):
     """Field of the custom resource that asks for it, for messages if the cluster does not serve the kind."""
 
 
+class ReplicaBounds(FrozenModel):
+    """The bounds in which a set of pods follows the number of the serving pods."""
+
+    least: int
+    most: int
+
+    def of(self, replicas: int) -> int:
+        """Return the number in the bounds that is nearest to `replicas`."""
+        return min(max(replicas, self.least), self.most)
+
+
 class PodSet(Part):
     """Identical pods with one task: a Deployment, or with `group` a LeaderWorkerSet.
 
@@ -112,6 +123,8 @@ class PodSet(Part):
     """The Deployment's `strategy`; None uses Kubernetes' default."""
     group: PodGroup | None = None
     scaler: Scaler | None = None
+    follows: ReplicaBounds | None = None
+    """The number is that of the serving pods, in these bounds. None: it is `replicas`."""
 
 
 class FrontService(Part):

@@ -11,6 +11,10 @@ import pytest
 import yaml
 
 from automation.cli.main import invoke
+from automation.preview.live import Live
+from automation.preview.lookup import PreviewLookup
+from automation.preview.rendering import Subject, render_subject
+from components.render import RenderOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
@@ -114,3 +118,32 @@ def test_a_file_is_deployed_after_a_dry_run(
         capsys.readouterr()
         assert invoke(words) == 1
         assert "ConfigMap `other`" in capsys.readouterr().err
+
+
+def test_a_service_is_shown_without_adapters_that_a_policy_denies_or_that_wait_for_an_approval(
+    plane: LocalCluster,
+) -> None:
+    client = KubeClient.from_kubeconfig(str(plane.kubeconfig))
+    with controlplane.Api(plane).namespace() as namespace:
+        previews.apply_model(client, namespace, previews.model_cr())
+        service = previews.service_cr(runtime="vllm", image="vllm:1", resources={"gpu": 1})
+        service["metadata"]["namespace"] = namespace
+        spec = {"inferenceServiceRef": {"name": service["metadata"]["name"]}, "name": "sql"}
+        adapter = resource("LoRAAdapter", "sql", **spec, source="hf://org/sql-lora")
+        made = client.apply(kinds.LORA_ADAPTERS, namespace, adapter, field_manager="kubectl")
+
+        def said(kind: str, reason: str, status: str = "False") -> Json:
+            at = {"lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": made["metadata"]["generation"]}
+            return {"type": kind, "status": status, "reason": reason, "message": "", **at}
+
+        def shown(status: Json) -> tuple[bool, tuple[str, ...]]:
+            client.patch(kinds.LORA_ADAPTERS, namespace, "sql", {"status": status}, subresource="status")
+            subject = Subject(service, PreviewLookup(client))
+            found = render_subject(subject, Live(client, map), options=RenderOptions())
+            assert found.rendered is not None, found
+            return "sql-lora" in json.dumps([each.manifest for each in found.rendered.objects]), found.notes
+
+        assert shown({"conditions": []})[0]
+        has_it, notes = shown({"conditions": [said("PolicyCompliant", "PolicyViolated")]})
+        assert not has_it and "LoRAAdapter `sql` is left out, because a policy denies it" in notes
+        assert not shown({"conditions": [said("ChangePending", "AwaitingApproval", "True")]})[0]

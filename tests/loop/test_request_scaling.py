@@ -192,8 +192,11 @@ def wakes(client: KubeClient, gateway: str, where: str, name: str, front: str, e
 def test_a_request_wakes_the_pods_of_a_playground(client: KubeClient, gateway: str, engine: Engine) -> None:
     where = namespace(client, "playground")
     runtimes(client)
-    put(client, kinds.PLAYGROUNDS, where, "chat", playing(), annotations=BY_REQUESTS)
+    spec = playing() | {"elasticConfig": {"minReplicas": 1, "maxReplicas": 2, "scaleTrigger": {"hpa": {}}}}
+    annotations = BY_REQUESTS | {"herdsman.dev/target-requests": "8"}
+    put(client, kinds.PLAYGROUNDS, where, "chat", spec, annotations=annotations)
     deployed(client, where, "chat")
+    assert autoscaler(client, where) is None, "the requests scale within its bounds"
     falls_asleep(client, where, "chat")
     eventually(
         lambda: conditions(client, kinds.PLAYGROUNDS, where, "chat").get("Ready", {}).get("reason") == "Asleep",
@@ -259,7 +262,12 @@ def autoscaler(client: KubeClient, where: str) -> Json | None:
 
 
 def test_an_autoscaler_scales_a_service_that_is_awake_while_external_metrics_are_herdsmans(
-    client: KubeClient, cluster: LocalCluster, gateway: str, engine: Engine
+    client: KubeClient,
+    cluster: LocalCluster,
+    gateway: str,
+    engine: Engine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     where = namespace(client, "followed")
     loop.model(client, where)
@@ -275,6 +283,21 @@ def test_an_autoscaler_scales_a_service_that_is_awake_while_external_metrics_are
         eventually(
             lambda: client.get(kinds.API_SERVICES, None, API_SERVICE)["spec"].get("caBundle"), what="the authority"
         )
+        metadata = {"name": "new", "namespace": where, "annotations": annotations}
+        spec = {"modelRef": "base", "autoscaling": scaling, "skipModelInit": True}
+        document = {
+            "apiVersion": loop.MODEL_API,
+            "kind": kinds.INFERENCE_SERVICES.kind,
+            "metadata": metadata,
+            "spec": spec,
+        }
+        file = tmp_path / "new.json"
+        file.write_text(json.dumps(document))
+        capsys.readouterr()
+        invoke(["preview", "-f", str(file), f"--kubeconfig={cluster.kubeconfig}", "-o", "json"])
+        [shown] = json.loads(capsys.readouterr().out)["services"]
+        made = {each["kind"]: each["op"] for each in shown["objects"]}
+        assert made["HorizontalPodAutoscaler"] == "create", "before the service exists"
         scale = {"spec": {"replicas": 2}}
         client.patch(kinds.DEPLOYMENTS, where, "svc", scale, subresource="scale", field_manager=CONTROLLERS)
         preview = ["preview", "--live", "svc", "-n", where, f"--kubeconfig={cluster.kubeconfig}"]

@@ -16,7 +16,7 @@ from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from tests.support.gateways import completion
+from tests.support.gateways import completion, gateway_process
 from tests.support.loop import LoopProcess, gateway_loop
 from tests.support.loop import eventually as eventually_within
 from tests.unit.policies.folders import document, folder
@@ -95,6 +95,59 @@ def test_a_router_has_versions_and_a_denied_one_is_not_served(
     eventually(lambda: condition() == (4, "PoliciesMet"), what="the restored version to be checked")
     assert client.get(kinds.MODEL_ROUTERS, namespace, "front")["spec"]["backends"][0]["displayName"] == "smarter"
     assert completion(gateway, "cloudy")[0] == 404
+    client.delete(kinds.MODEL_ROUTERS, namespace, "front")
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_new_gateway_goes_on_with_the_accepted_version_and_a_change_waits_for_its_approval(
+    client: KubeClient,
+    namespace: str,
+    control_plane: LocalCluster,
+    gateway: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    where = ("-n", namespace, f"--kubeconfig={control_plane.kubeconfig}")
+
+    def apply(cr: Json, **annotations: str) -> None:
+        written = {f"herdsman.dev/{name}": value for name, value in annotations.items()}
+        named = {**cr, "metadata": {**cr["metadata"], "annotations": written}}
+        client.apply(kinds.MODEL_ROUTERS, namespace, named, field_manager="kubectl", force=True)
+
+    def status() -> Json:
+        return client.get(kinds.MODEL_ROUTERS, namespace, "front").get("status") or {}
+
+    def condition(kind: str) -> tuple[int, str]:
+        said: Json = next((each for each in status().get("conditions") or () if each["type"] == kind), {})
+        return said.get("observedGeneration", 0), said.get("reason", "")
+
+    def models(address: str) -> list[str]:
+        try:
+            with urlopen(f"{address}/routers/{namespace}/front/v1/models", timeout=30) as answer:
+                return [each["id"] for each in json.load(answer)["data"]]
+        except OSError:
+            return []
+
+    apply(router("litellm", "smart"))
+    eventually(lambda: models(gateway) == ["smart", "front"], what="the router at the gateway")
+    apply(router("openai", "cloudy"))
+    eventually(lambda: condition("PolicyCompliant") == (2, "PolicyViolated"), what="the second version to be denied")
+    with gateway_process(control_plane.kubeconfig, tmp_path / "gateway.log", f"--namespace={namespace}") as started:
+        eventually(lambda: models(started) == ["smart", "front"], what="the first version at a new gateway")
+        apply(router("litellm", "smarter"), mode="Preview")
+        pending = eventually(lambda: status().get("pendingChange"), what="a pending change")
+        assert condition("ChangePending") == (3, "AwaitingApproval")
+        capsys.readouterr()
+        assert invoke(["preview", "--live", "modelrouter/front", *where, "-o", "json"]) == 2
+        [shown] = json.loads(capsys.readouterr().out)["resources"]
+        assert (shown["digest"], shown["op"]) == (pending["digest"], "update")
+        assert models(gateway) == models(started) == ["smart", "front"]
+        assert invoke(["approve", "modelrouter/front", "--digest", pending["digest"], "--timeout", "90", *where]) == 0
+        for address in (gateway, started):
+            eventually(lambda at=address: models(at) == ["smarter", "front"], what="the approved version")
+        capsys.readouterr()
+        assert invoke(["preview", "--live", "modelrouter/front", *where]) == 0
+        assert invoke(["approve", "modelrouter/front", "--yes", *where]) == 2, "nothing is pending"
     client.delete(kinds.MODEL_ROUTERS, namespace, "front")
 
 

@@ -21,8 +21,7 @@ from typing import Literal, NamedTuple
 
 import structlog
 
-from automation.approval.policy_checker import Verdict
-from automation.approval.resource_policies import with_verdict
+from automation.approval.resource_versions import Judged, ResourceVersions, with_judgement
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
 from automation.serving.adapters import engine_requests, planned_replicas
@@ -53,6 +52,7 @@ from program.desired.facts import Problem
 from program.dialects.engine_keys import keys_of
 from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of
 from program.dialects.llmkube.status.adapter import adapter_status
+from program.dialects.status.accepted_version import with_accepted
 
 log = structlog.get_logger(__name__)
 
@@ -89,19 +89,21 @@ class LoraAdapters:
         cluster: ClusterCache,
         *,
         recorder: EventRecorder,
-        policies: Callable[[Json], Verdict | None] = lambda _: None,
-        note: Callable[[Json, Verdict | None], None] = lambda _cr, _verdict: None,
+        versions: ResourceVersions | None = None,
+        note: Callable[[Json, Judged], None] = lambda _cr, _judged: None,
+        on_gone: Callable[[str, str, str], None] = lambda _kind, _namespace, _name: None,
         shard: Shard = WHOLE,
         clock: Callable[[], float] = time.monotonic,
         dice: Callable[[], float] = random.random,
     ) -> None:
         """`shard` is the part that this loop leads.
 
-        `policies` returns the result of the policies for an adapter; None while there are no policies.
-        `note` is called with each adapter and that result, for its history.
+        `versions` decides which version of an adapter is in use. `note` is called with each adapter and that decision,
+        for its history, and `on_gone` with kind, namespace and name of an adapter that does not exist any more.
         """
-        self._policies = policies
+        self._versions = versions or ResourceVersions()
         self._note = note
+        self._on_gone = on_gone
         self._client = client
         self._cluster = cluster
         self._targets = Targets(cluster)
@@ -156,9 +158,20 @@ class LoraAdapters:
         """Make one pass. Return the seconds until the next one is due; None while there is no adapter."""
         crs = [cr for cr in self._cluster.llmkube.listed(kinds.LORA_ADAPTERS) if self._holds(cr)]
         self._forget({cr["metadata"]["uid"]: (cr["metadata"]["namespace"], cr["metadata"]["name"]) for cr in crs})
-        claims = claims_of(crs)
+        claims = claims_of(used for cr in crs if (used := self._in_use(cr)) is not None)
         due_s = [self._guarded(cr, claims) for cr in crs]
         return min([LOOK_S, *due_s]) if crs else None
+
+    def _in_use(self, cr: Json) -> Json | None:
+        """Return an adapter with the version that replicas load; None for one that no person has approved yet."""
+        latest = self._writer.latest(cr)
+        if "deletionTimestamp" in cr["metadata"]:
+            return with_accepted(latest) or cr  # replicas have loaded that version
+        try:
+            judged = self._versions.judge(latest)
+        except KubeError:
+            return with_accepted(latest)  # `_reconcile` reports it
+        return judged.version(latest) if judged.holds is not None else cr
 
     def _holds(self, cr: Json) -> bool:
         return self._shard.contains(cr["metadata"]["namespace"])
@@ -187,15 +200,18 @@ class LoraAdapters:
             if self._writer.has_written(namespace, name):
                 self._leave(cached)
             return math.inf
+        judged = self._versions.judge(self._writer.latest(cached))
+        used = judged.version(cached) if judged.holds is not None else cached
+        if used is None:
+            return self._report(cached, AdapterFacts(problem=judged.holds), path="")
         try:
-            adapter = adapter_of(cached)
+            adapter = adapter_of(used)
         except SpecInvalid as error:
             problem = Problem(reason=error.reason, message=str(error), terminal=True)
             return self._report(cached, AdapterFacts(problem=problem), path="")
-        verdict = self._policies(cached)
-        if verdict is not None and verdict.problem is not None:
+        if judged.denied is not None:
             # Replicas are not asked to unload it. The gateway sends no request for an adapter without a listed pod.
-            return self._report(cached, AdapterFacts(problem=verdict.problem), path=adapter.location)
+            return self._report(cached, AdapterFacts(problem=judged.denied), path=adapter.location)
         service = self._targets.service(adapter)
         on_hosts = self._targets.is_on_hosts(adapter, service)
         engine = self._targets.engine(adapter, service)
@@ -236,10 +252,10 @@ class LoraAdapters:
 
     def _report(self, cached: Json, facts: AdapterFacts, *, path: str) -> float:
         cr = self._writer.latest(cached)
-        now, verdict = datetime.now(UTC), self._policies(cr)
+        now, judged = datetime.now(UTC), self._versions.judge(cr)
         if "deletionTimestamp" not in cr["metadata"]:
-            self._note(cr, verdict)
-        status = with_verdict(cr, adapter_status(cr, facts, path=path, now=now), verdict, now=now)
+            self._note(cr, judged)
+        status = with_judgement(cr, adapter_status(cr, facts, path=path, now=now), judged, now=now)
         before: Json = cr.get("status") or {}
         if status != before and self._writer.write(cr, status):
             self._record(cr, before, status)
@@ -271,7 +287,7 @@ class LoraAdapters:
         adapter: Adapter | None = None
         outcomes: dict[str, AdapterOutcome | None] = {}
         with contextlib.suppress(SpecInvalid):
-            adapter = adapter_of(cached, to_remove=True)
+            adapter = adapter_of(self._in_use(cached) or cached, to_remove=True)
         # An adapter that lost its name to an older one must not unload that one.
         counts = adapter is not None and claims.get(adapter.claim, adapter).uid == adapter.uid
         service = self._targets.service(adapter) if adapter is not None and counts else None
@@ -369,6 +385,8 @@ class LoraAdapters:
         for uid in self._seen.keys() - there.keys():
             self._paths.pop(uid, None)
             self._writer.drop_object(*self._seen[uid])
+            if self._seen[uid] not in there.values():
+                self._on_gone(kinds.LORA_ADAPTERS.kind, *self._seen[uid])
         self._seen = there
         with self._lock:
             for uid in [

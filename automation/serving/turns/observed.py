@@ -58,12 +58,12 @@ class PoolServices:
             return error.reason, f"{error}; the members stay as they are"
 
     def paused(self, cr: Json) -> Problem | None:
-        """Return reason and message if the mode of a pool allows no change."""
+        """Return reason and message if the mode of a pool is Paused, or not valid."""
         try:
             mode = mode_of(cr, self._cluster.namespace_annotations(cr["metadata"]["namespace"]))
         except SpecInvalid as error:
             return error.reason, str(error)
-        if mode == "Apply":
+        if mode != "Paused":
             return None
         return "Paused", f"The pool is in mode {mode}; the members stay as they are"
 

@@ -5,7 +5,8 @@ proxy holds its requests. Each waiting request is reported to `request_turn`. `r
 hold; the cluster stores the turns for a restarted loop, as the members that run.
 
 A change of a pool, a service, a Deployment or a pod has the pools of its namespace decided again a moment later. A
-pool that is paused or not valid changes nothing: each member stays as it is.
+pool that is paused or not valid changes nothing: each member stays as it is. A pool whose change waits for an approval
+goes on with its accepted version.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from typing import TypeVar
 
 import structlog
 
-from automation.approval.policy_checker import Verdict
-from automation.approval.resource_policies import with_verdict
+from automation.approval.resource_versions import Judged, ResourceVersions, with_judgement
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
 from automation.serving.turns import host_groups
@@ -66,6 +66,7 @@ class _PoolTurns:
     is_known: bool = False
     """Whether the turn was read from the cluster."""
     state: PoolState = field(default_factory=PoolState)
+    judged: Judged = field(default_factory=Judged)
 
 
 class ModelPools:
@@ -81,8 +82,8 @@ class ModelPools:
         record: Callable[..., None],
         on_written: Callable[[Json, Json], None] = lambda _cr, _status: None,
         on_gone: Callable[[str, str], None] = lambda _namespace, _name: None,
-        policies: Callable[[Json], Verdict | None] = lambda _: None,
-        note: Callable[[Json, Verdict | None], None] = lambda _cr, _verdict: None,
+        versions: ResourceVersions | None = None,
+        note: Callable[[Json, Judged], None] = lambda _cr, _judged: None,
         shard: Shard = WHOLE,
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], None]], None] = start_timer,
@@ -91,8 +92,8 @@ class ModelPools:
         the pools change nothing.
 
         `record` is `EventRecorder.record`. `on_written` is called with each pool and its new status, `on_gone` with the
-        namespace and name of a pool that does not exist any more. `policies` returns the result of the policies for a
-        pool, None while there are no policies; `note` is called with each pool and that result, for its history.
+        namespace and name of a pool that does not exist any more. `versions` decides which version of a pool is in use;
+        `note` is called with each pool and that decision, for its history.
         `later` starts timers; tests pass their own.
         """
         self._cluster = cluster
@@ -101,7 +102,7 @@ class ModelPools:
         self._requeue = requeue
         self._record = record
         self._on_gone = on_gone
-        self._policies = policies
+        self._versions = versions or ResourceVersions()
         self._note = note
         self._clock = clock
         self._later = later
@@ -268,7 +269,10 @@ class ModelPools:
                     self._writer.drop_object(*at)
         for at, cr in crs.items():
             turns = self._pools.setdefault(at, _PoolTurns(cr["metadata"]["uid"]))
-            parsed = self._services.parsed(cr)
+            turns.judged = judged = self._versions.judge(self._writer.latest(cr))
+            # A version that is not accepted must neither take a member in nor let one go.
+            used = judged.version(cr) if judged.denied is not None or judged.holds is not None else None
+            parsed = self._services.parsed(used or cr)
             if isinstance(parsed, AgedPool):
                 turns.parsed = parsed
             else:
@@ -287,7 +291,7 @@ class ModelPools:
     ) -> tuple[dict[ServiceKey, Grant], float | None]:
         """Decide one pool. Return the grants of its members, and when time alone changes the decision."""
         keys = {each.name: member_key(pool.namespace, each.name) for each in members if each.role == "turns"}
-        now, problem = self._clock(), self._problem(cr)
+        now, problem = self._clock(), self._problem(cr, turns.judged)
         taking = [self._member(key, now) for key in keys.values()]
         resident = str((cr.get("status") or {}).get("residentMember") or "")
         found = first_turn(taking, resident=resident, default=pool.default, now=now)
@@ -325,7 +329,7 @@ class ModelPools:
         if after is not None and after.serving_since is not None:
             self._failed.drop_service(member_key(pool.namespace, after.member))
 
-    def _problem(self, cr: Json) -> Problem | None:
+    def _problem(self, cr: Json, judged: Judged) -> Problem | None:
         """Return reason and message if a pool makes no changes."""
         if not self._address:
             why = "Herdsman has no address at which it receives requests for members that wait (HERDSMAN_PROXY_ADDRESS)"
@@ -333,9 +337,10 @@ class ModelPools:
         parsed = self._services.parsed(cr)
         if not isinstance(parsed, AgedPool):
             return parsed
-        verdict = self._policies(cr)
-        if verdict is not None and verdict.problem is not None:
-            return verdict.problem.reason, f"{verdict.problem.message}; the members stay as they are"
+        if judged.denied is not None:
+            return judged.denied.reason, f"{judged.denied.message}; the members stay as they are"
+        if judged.holds is not None and judged.accepted is None:
+            return judged.holds.reason, f"{judged.holds.message}; the members stay as they are"
         return self._services.paused(cr)
 
     def _look_again(self, namespace: str, at: float) -> None:
@@ -367,9 +372,9 @@ class ModelPools:
                 self._writer.leave(cached)
             return
         cr = self._writer.latest(cached)
-        now, verdict = datetime.now(UTC), self._policies(cr)
-        self._note(cr, verdict)
-        status = with_verdict(cr, pool_status(cr, state, now=now), verdict, now=now)
+        now, judged = datetime.now(UTC), self._versions.judge(cr)
+        self._note(cr, judged)
+        status = with_judgement(cr, pool_status(cr, state, now=now), judged, now=now)
         before = cr.get("status") or {}
         if status != before and self._writer.write(cr, status):
             for kind, reason, message in pool_events(before, state):

@@ -22,7 +22,7 @@ from program.dialects.dialect import Parsed
 from program.dialects.hosts.arguments import translate_arguments
 from program.dialects.hosts.env import hosted_env, lost_env
 from program.dialects.hosts.model import HostedModel, accelerator_of, engine_of, model_of
-from program.dialects.request_scaling import request_scaling
+from program.dialects.request_scaling import OwnScaler, request_scaling, without_effect
 
 NOT_ON_HOSTS = "has no effect on a host, where the service runs as a process"
 _PORTS = {"kserve": 8000}
@@ -60,6 +60,7 @@ def hosted_service(
     replicas: int = 1,
     memory: str | None = None,
     gpus: int = 0,
+    scaler: OwnScaler | None = None,
     unsupported: Iterable[Problem] = (),
 ) -> Parsed:
     """Return the service as processes on hosts.
@@ -68,6 +69,7 @@ def hosted_service(
     - `memory`: the quantity in the service's resources. Engines other than llama.cpp need it, because their memory
       cannot be estimated.
     - `gpus`: the number of GPUs that a pod would request.
+    - `scaler`: the service's own autoscaler, whose bounds hold for a scaling by requests. Hosts have no other one.
     - `unsupported`: fields that the dialect found to have no effect on hosts (`not_on_hosts`).
 
     Raises SpecInvalid for a model that no host can fetch, and for one that no engine on hosts can read.
@@ -105,7 +107,11 @@ def hosted_service(
         completion_check=annotated.completion_check,
         sleep=annotated.sleep,
         by_requests=request_scaling(
-            annotations, annotated, replicas=min(replicas, 1) if hosting.pinned else replicas, pinned=hosting.pinned
+            annotations,
+            annotated,
+            replicas=min(replicas, 1) if hosting.pinned else replicas,
+            own=scaler,
+            pinned=hosting.pinned,
         ),
         served_name=annotated.served_name,
         drift=annotated.drift,
@@ -119,6 +125,7 @@ def hosted_service(
         *_of_place(replicas, desired),
         *of_annotations(annotations),
         *lost_name(desired),
+        *without_effect(scaler, desired.by_requests),
     )
     return Parsed(desired=desired, unsupported=tuple(dict.fromkeys(problems)))
 

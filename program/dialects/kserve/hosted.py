@@ -12,6 +12,7 @@ from program.dialects.annotations import Annotated
 from program.dialects.dialect import Parsed
 from program.dialects.hosts.model import HostedModel
 from program.dialects.hosts.service import HostedArgs, hosted_service, not_on_hosts
+from program.dialects.kserve.parse.scaling import own_scaler
 from program.dialects.kserve.parse.subject import MAIN, Subject, is_stopped, main_container, value_at
 from program.dialects.pods.engine import argv_of, engine_in
 from program.dialects.pods.gpus import gpu_of_container
@@ -47,7 +48,8 @@ def hosted(subject: Subject, annotated: Annotated) -> Parsed:
     resources = main.get("resources") or {}
     memory = (resources.get("requests") or {}).get("memory") or (resources.get("limits") or {}).get("memory")
     gpu = gpu_of_container(main)
-    replicas = subject.at("replicas")
+    scaler = own_scaler(subject.at("scaling"), field="spec.scaling") if annotated.scale_by_requests else None
+    replicas = scaler.min_replicas if scaler is not None else subject.at("replicas")
     index = next(i for i, c in enumerate(subject.spec["template"]["containers"]) if c.get("name") == MAIN)
     field = f"spec.template.containers[{index}]"
     parsed = hosted_service(
@@ -63,7 +65,8 @@ def hosted(subject: Subject, annotated: Annotated) -> Parsed:
         replicas=1 if replicas is None else int(replicas),
         memory=str(memory) if memory else None,
         gpus=gpu.count if gpu is not None else 0,
-        unsupported=not_on_hosts(_lost(subject)),
+        scaler=scaler,
+        unsupported=not_on_hosts(_lost(subject, scaled=scaler is not None)),
     )
     if not is_stopped(subject.cr):
         return parsed
@@ -91,9 +94,11 @@ def starts_vllm(main: Json) -> bool:
     return any(_STARTS.search(str(word)) for word in main.get("command") or ())
 
 
-def _lost(subject: Subject) -> Iterator[str]:
-    """Yield the fields that the user sets and that only pods have."""
+def _lost(subject: Subject, *, scaled: bool) -> Iterator[str]:
+    """Yield the fields that the user sets and that only pods have. `scaled`: the bounds of `scaling` have an effect."""
     for path in _OF_PODS:
+        if path == ("scaling",) and scaled:
+            continue
         if value_at(subject.combined.own, *path) is not None:
             yield ".".join(("spec", *path))
     template = value_at(subject.combined.own, "template") or {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from program.desired.facts import Problem, unsupported_field
+from program.desired.keys import ANNOTATION_SCALE_BY
 from program.dialects.crds.reading import unknown_fields
 from program.dialects.kserve import naming
 from program.dialects.kserve.parse.devices import KNOWN as DEVICE_ANNOTATIONS
@@ -43,8 +44,9 @@ def unsupported_fields(subject: Subject, own: ServiceSpec, weights: Weights | No
     yield from _initializers(subject, weights)
     yield from _router(subject)
     yield from _picker(subject)
+    by_requests = bool(subject.annotations.get(ANNOTATION_SCALE_BY))
     for field, workload in (("spec", subject.spec), ("spec.prefill", subject.at("prefill"))):
-        if workload and (fault := scaler_fault(subject, workload, field=field)) is not None:
+        if workload and not by_requests and (fault := scaler_fault(subject, workload, field=field)) is not None:
             yield fault
 
 

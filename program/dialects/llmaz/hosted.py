@@ -19,6 +19,7 @@ from program.dialects.llmaz.parse.flavors import Choice
 from program.dialects.llmaz.parse.models import Model
 from program.dialects.llmaz.schema.playground import PlaygroundSpec
 from program.dialects.llmaz.schema.service import ServiceSpec
+from program.dialects.request_scaling import OwnScaler
 
 
 def hosted_playground(
@@ -32,14 +33,17 @@ def hosted_playground(
     *,
     preset: Sequence[str],
     own: Sequence[str],
+    scaler: OwnScaler | None,
     problems: Sequence[Problem],
 ) -> Parsed:
-    """Return a Playground as processes. `preset` are its runtime's arguments, `own` those of the Playground."""
+    """Return a Playground as processes. `preset` are its runtime's arguments, `own` those of the Playground, and
+    `scaler` its autoscaler.
+    """
     config: dict[str, Any] = (cr.get("spec") or {}).get("backendRuntimeConfig") or {}
     resources = config.get("resources") or {}
     memory = (resources.get("requests") or {}).get("memory") or (resources.get("limits") or {}).get("memory")
     unused = [f"spec.backendRuntimeConfig.{name}" for name in ("version", "sharedMemorySize") if config.get(name)]
-    if spec.elastic_config is not None:
+    if spec.elastic_config is not None and not annotated.scale_by_requests:
         unused.append("spec.elasticConfig")
     return hosted_service(
         cr,
@@ -53,6 +57,7 @@ def hosted_playground(
         replicas=spec.replicas,
         memory=str(memory) if memory else None,
         gpus=count_of(choice.limits),
+        scaler=scaler,
         unsupported=(*problems, *not_on_hosts(unused), *_of_pods(cr, choice, models)),
     )
 

@@ -14,7 +14,7 @@ from program.desired.facts import HostedFacts, MemoryFacts, PendingChange, Probl
 from program.desired.keys import ANNOTATION_MODE
 from program.desired.service import DesiredService
 from program.dialects.llmkube.schema.status import Phase
-from program.dialects.registry import LLMKUBE, dialect_of
+from program.dialects.registry import LLMKUBE, dialect_of, referrer_of
 from program.dialects.status.conditions import Reason
 from program.dialects.status.pod_causes import Cause, fetches_model, gib, worst_cause
 from program.dialects.status.waiting import unscheduled, wait_for_host
@@ -99,7 +99,7 @@ def approval_text(cr: Json, pending: PendingChange) -> str:
         return f"{pending.summary}; in mode Paused (annotation {ANNOTATION_MODE}) Herdsman changes nothing"
     metadata = cr["metadata"]
     # Names are unique only within a kind. A name without a kind means an InferenceService.
-    dialect = dialect_of(cr)
+    dialect = referrer_of(cr) or dialect_of(cr)
     name = f"{dialect}/{metadata['name']}" if dialect not in ("", LLMKUBE) else metadata["name"]
     command = f"herdsman approve {name} -n {metadata['namespace']} --digest {pending.digest}"
     return f"{pending.summary}; approve it with `{command}`"

@@ -43,6 +43,17 @@ def with_policy_condition(
     return {**status, "conditions": made}
 
 
+def is_denied(cr: Json) -> bool:
+    """Return whether a mandatory policy denies the present version of a resource, by its status."""
+    conditions = (cr.get("status") or {}).get("conditions") or ()
+    return any(
+        each.get("type") == Type.POLICY_COMPLIANT
+        and each.get("reason") == Reason.POLICY_VIOLATED
+        and each.get("observedGeneration") == cr["metadata"].get("generation", 0)
+        for each in conditions
+    )
+
+
 def allows_version(cr: Json, *, awaits: bool) -> bool:
     """Return whether the policies allow the present version of a resource, by its status.
 

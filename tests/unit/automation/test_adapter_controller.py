@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from automation.approval.policy_checker import Verdict
+from automation.approval.resource_versions import ResourceVersions
 from automation.serving.adapters.controller import LoraAdapters
 from automation.serving.adapters.deciding import FINALIZER, PEER_FINALIZER, UNLOAD_WITHIN_S, VERIFY_S
 from kubeapi import kinds
@@ -32,6 +33,7 @@ class World:
         self.now_s = 0.0
         self.managed = True
         self.verdict: Verdict | None = None
+        self.annotations: dict[str, str] = {}
         self.service: Json | None = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"runtime": "vllm"}}
         self.pods: dict[str, Json] = {}
         self.objects: dict[tuple[str, str], Json] = {}
@@ -57,7 +59,9 @@ class World:
             self.proxy.client,
             self.cluster,
             recorder=recorder,
-            policies=lambda _cr: self.verdict,
+            versions=ResourceVersions(
+                policies=lambda _cr: self.verdict, annotations=lambda _namespace: self.annotations
+            ),
             clock=lambda: self.now_s,
             dice=lambda: 0.0,
         )
@@ -454,3 +458,37 @@ def test_an_adapter_that_a_policy_does_not_allow_is_not_loaded(world: World) -> 
     world.until(lambda: world.phase() == "Loaded")
     said = {each["type"]: each["reason"] for each in world.status()["conditions"]}
     assert said["PolicyCompliant"] == "PoliciesMet"
+
+
+def test_a_change_of_an_adapter_waits_for_its_approval(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.adapter()
+    world.until(lambda: world.phase() == "Loaded")
+    world.annotations = {"herdsman.dev/mode": "Preview"}
+    world.controller.reconcile_all()
+    changed = world.adapters["sql"]
+    changed["spec"] = {**changed["spec"], "path": "/a/new"}
+    changed["metadata"]["generation"] = 2
+    world.until(lambda: "pendingChange" in world.status())
+    engine.restart()
+    world.engine("a", engine, run="c2")
+    world.until(lambda: engine.adapters)
+    world.settle()
+    pending = world.status()["pendingChange"]
+    assert "path /a/sql -> /a/new" in pending["changes"][0]
+    assert engine.adapters == {"sql": "/a/sql"}, "a restarted engine gets the accepted version again"
+    world.adapters["sql"]["metadata"]["annotations"] = {"herdsman.dev/approved": pending["digest"]}
+    world.until(lambda: engine.adapters == {"sql": "/a/new"})
+    assert "pendingChange" not in world.status()
+    assert world.status()["acceptedVersion"]["generation"] == 2
+
+
+def test_a_new_adapter_in_mode_preview_is_loaded_after_its_approval(world: World) -> None:
+    engine = world.engine("a", AdapterEngine())
+    world.annotations = {"herdsman.dev/mode": "Preview"}
+    world.adapter()
+    world.settle()
+    assert (world.reason(), engine.asked) == ("AwaitingApproval", [])
+    digest = world.status()["pendingChange"]["digest"]
+    world.adapters["sql"]["metadata"]["annotations"] = {"herdsman.dev/approved": digest}
+    world.until(lambda: world.phase() == "Loaded")

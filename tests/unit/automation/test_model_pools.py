@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from automation.approval.policy_checker import Verdict
+from automation.approval.resource_versions import ResourceVersions
 from automation.cache import trim
 from automation.cache.cluster_cache import ClusterCache
 from automation.serving.turns.pools import ModelPools
@@ -91,7 +92,9 @@ class World:
             address=address,
             requeue=lambda at, _delay_s: self.requeued.append(at.name),
             record=lambda _obj, **event: self.events.append(event["reason"]),
-            policies=lambda _cr: self.verdict,
+            versions=ResourceVersions(
+                policies=lambda _cr: self.verdict, annotations=self.cluster.namespace_annotations
+            ),
             clock=lambda: self.now,
             later=lambda delay_s, call: self.timers.append((self.now + delay_s, call)),
         )
@@ -309,6 +312,38 @@ def test_a_pool_that_a_policy_does_not_allow_leaves_members_as_they_are(world: W
     assert world.may_run() == ["chat"]
     assert world.condition("Ready") == ("False", "PolicyViolated")
     assert world.condition("PolicyCompliant") == ("False", "PolicyViolated")
+
+
+def test_a_pool_goes_on_with_its_accepted_version_until_a_change_is_approved(world: World) -> None:
+    preview = {"herdsman.dev/mode": "Preview"}
+    world.add_service("other")
+    started(world)
+    world.add_pool("gpu", "chat", "other", default="chat", annotations=preview)
+    world.look()
+    pending = world.status()["pendingChange"]
+    assert world.condition("ChangePending") == ("True", "AwaitingApproval")
+    assert world.pools.grant(key("other")) is None, "not a member yet"
+    world.now += 1000
+    world.pools.request_turn(key("code"))
+    world.run_timers()
+    assert world.may_run() == [], "code, which is still a member, gets the turn"
+    world.add_pool(
+        "gpu", "chat", "other", default="chat", annotations={**preview, "herdsman.dev/approved": pending["digest"]}
+    )
+    world.look()
+    assert world.pools.grant(key("other")) is not None and world.pools.grant(key("code")) is None
+    assert world.condition("ChangePending") == ("False", "NothingPending")
+
+
+def test_a_new_pool_in_mode_preview_changes_nothing_before_its_approval(world: World) -> None:
+    world.deploy("chat", 1)
+    world.deploy("code", 1)
+    world.add_pool(default="chat", annotations={"herdsman.dev/mode": "Preview"})
+    world.pools.start()
+    world.run_timers()
+    world.look()
+    assert world.may_run() == ["chat", "code"]
+    assert world.condition("Ready") == ("False", "AwaitingApproval")
 
 
 def test_a_paused_member_is_neither_stopped_nor_started(world: World) -> None:

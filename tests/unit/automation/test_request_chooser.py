@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from automation.serving.request_chooser import DOWN_WINDOW_S, Choice, Demand, choose
+from automation.serving.request_chooser import Choice, Demand, choose
 from program.desired.service import RequestScaling
 
 RULES = RequestScaling(min_replicas=1, max_replicas=4, target=10, idle_timeout_s=60.0)
 ASLEEP = Choice(replicas=0, started=True)
 AWAKE = Choice(replicas=1, started=True)
+WINDOW_S = RULES.down_window_s
 UNKNOWN = Demand(is_whole=False)
 """A gateway is silent."""
 
@@ -45,9 +46,17 @@ def test_a_replica_stops_after_a_window_without_need() -> None:
     # The load is the same until the next look, however late it comes.
     less = chosen(busy, Demand(active=12), now=1000.0)
     assert less.replicas == 4
-    nearly = chosen(less, Demand(active=12), now=1000.0 + DOWN_WINDOW_S - 1)
+    nearly = chosen(less, Demand(active=12), now=1000.0 + WINDOW_S - 1)
     assert nearly.replicas == 4
-    assert chosen(nearly, Demand(active=12), now=1000.0 + DOWN_WINDOW_S).replicas == 2
+    assert chosen(nearly, Demand(active=12), now=1000.0 + WINDOW_S).replicas == 2
+
+
+def test_the_window_is_a_rule_of_the_service() -> None:
+    busy = chosen(AWAKE, Demand(active=35), now=0.0, down_window_s=60.0)
+    less = chosen(busy, Demand(active=12), now=10.0, down_window_s=60.0)
+    assert chosen(less, Demand(active=12), now=69.0, down_window_s=60.0).replicas == 4
+    assert chosen(less, Demand(active=12), now=70.0, down_window_s=60.0).replicas == 2
+    assert chosen(busy, Demand(active=12), now=10.0, down_window_s=0.0).replicas == 2
 
 
 def test_a_peak_within_the_window_counts() -> None:
@@ -62,7 +71,7 @@ def test_a_peak_within_the_window_counts() -> None:
 def test_the_next_look_is_when_a_replica_may_stop_or_the_service_may_sleep() -> None:
     busy = chosen(AWAKE, Demand(active=35), now=0.0)
     less, again_s = choose(busy, Demand(active=5), RULES, ready=True, now=100.0)
-    assert again_s == DOWN_WINDOW_S
+    assert again_s == WINDOW_S
     _, again_s = choose(less, Demand(quiet_s=20.0), RULES, ready=True, now=130.0)
     assert again_s == 40.0
 

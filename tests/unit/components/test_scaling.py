@@ -147,6 +147,12 @@ def test_an_autoscaler_follows_the_requests_at_the_gateways() -> None:
     assert not follows_requests(other)
 
 
+def test_the_autoscaler_has_the_speed_that_the_service_asks_for() -> None:
+    behavior = {"scaleUp": {"stabilizationWindowSeconds": 30}}
+    desired = service(by_requests=RequestScaling(max_replicas=6, target=8, behavior=behavior))
+    assert objects(desired, FOLLOWED)["hpa"]["spec"]["behavior"] == behavior
+
+
 def test_without_a_target_no_autoscaler_follows_the_requests() -> None:
     desired = service(by_requests=RequestScaling(idle_timeout_s=60.0))
     assert "hpa" not in objects(desired, FOLLOWED)

@@ -16,7 +16,7 @@ from program.dialects.annotations import read_annotations
 from program.dialects.dialect import Parsed
 from program.dialects.llmaz.parse.playground import parse_playground
 from program.dialects.llmkube.unsupported.service import unsupported_fields
-from program.dialects.request_scaling import IDLE_TIMEOUT_S, request_scaling
+from program.dialects.request_scaling import IDLE_TIMEOUT_S, OwnScaler, request_scaling
 from tests.support.builders import service
 from tests.unit.dialects.kserve.combining import service as llm_service
 from tests.unit.dialects.kserve.parsing import parsed
@@ -100,7 +100,30 @@ def test_the_settings(
             {},
             "metadata.annotations[herdsman.dev/max-replicas]",
         ),
-        (BY | IDLE, {"other_scaler": "spec.elasticConfig"}, "spec.elasticConfig"),
+        (
+            BY | IDLE,
+            {"own": OwnScaler("spec.elasticConfig", 1, 2, metrics_field="spec.elasticConfig.metrics")},
+            "spec.elasticConfig.metrics",
+        ),
+        (BY, {"own": OwnScaler("spec.elasticConfig", 1, 2)}, "metadata.annotations[herdsman.dev/scale-by]"),
+        (
+            BY | TARGET | LARGEST,
+            {"own": OwnScaler("spec.elasticConfig", 1, 2)},
+            "metadata.annotations[herdsman.dev/max-replicas]",
+        ),
+        (
+            BY | TARGET,
+            {
+                "own": OwnScaler(
+                    "spec.scaling",
+                    1,
+                    2,
+                    behavior={"scaleDown": {"stabilizationWindowSeconds": "1m"}},
+                    behavior_field="spec.scaling.wva.hpa.behavior",
+                )
+            },
+            "spec.scaling.wva.hpa.behavior.scaleDown.stabilizationWindowSeconds",
+        ),
         (
             BY | TARGET,
             {"autoscaling": Autoscaling(max_replicas=2, metrics=(ScalingMetric(type="Resource", name="cpu"),))},
@@ -165,10 +188,15 @@ def test_a_key_of_llama_cpp_is_no_hindrance() -> None:
     assert alone is not None and ANNOTATION_SCALE_BY in alone.message
 
 
-def test_a_playground_sleeps_by_requests_and_not_besides_its_autoscaler() -> None:
-    def read_playground(annotations: dict[str, str], **spec: Any) -> Parsed:
-        return parse_playground(playground(annotations, **spec), Cluster(open_model()))
+def read_playground(annotations: dict[str, str], **spec: Any) -> Parsed:
+    return parse_playground(playground(annotations, **spec), Cluster(open_model()))
 
+
+def unused(found: Parsed) -> list[str]:
+    return [each.field for each in found.unsupported]
+
+
+def test_a_playground_sleeps_and_scales_by_requests() -> None:
     found = read_playground(BY | IDLE)
     assert found.desired.by_requests == RequestScaling(idle_timeout_s=900.0)
     assert [each.field for each in found.unsupported] == []
@@ -177,24 +205,91 @@ def test_a_playground_sleeps_by_requests_and_not_besides_its_autoscaler() -> Non
     assert [each.field for each in scaled.unsupported] == []
     ignored = read_playground(IDLE)
     assert [each.field for each in ignored.unsupported] == ["metadata.annotations[herdsman.dev/idle-timeout]"]
-    trigger = {"hpa": {"metrics": []}}
+
+
+def test_the_requests_scale_a_playground_in_the_bounds_of_its_elastic_config() -> None:
+    bounds = {"minReplicas": 2, "maxReplicas": 4}
+    scaled = read_playground(BY | TARGET, elasticConfig=bounds)
+    assert scaled.desired.by_requests == RequestScaling(min_replicas=2, max_replicas=4, target=8)
+    assert scaled.desired.replicas == 2, "within the bounds from the start"
+    main = scaled.desired.workloads.main if scaled.desired.workloads is not None else None
+    assert main is not None and (main.replicas, main.scaler) == (2, None), "the loop writes the number"
+    assert unused(scaled) == []
+    sleeping = read_playground(BY | IDLE, replicas=3, elasticConfig=bounds)
+    assert sleeping.desired.by_requests == RequestScaling(min_replicas=3, max_replicas=4, idle_timeout_s=900.0)
+    assert unused(sleeping) == ["spec.elasticConfig.maxReplicas"]
+
+
+def test_the_speed_of_an_elastic_config_holds_and_its_metrics_contradict_the_requests() -> None:
+    down = {"scaleDown": {"stabilizationWindowSeconds": 60}}
+
+    def with_trigger(hpa: dict[str, Any]) -> Parsed:
+        return read_playground(BY | TARGET, elasticConfig={"maxReplicas": 4, "scaleTrigger": {"hpa": hpa}})
+
+    slow = with_trigger({"behavior": down})
+    assert slow.desired.by_requests == RequestScaling(max_replicas=4, target=8, down_window_s=60.0, behavior=down)
+    assert unused(slow) == []
+    faster = with_trigger({"behavior": {**down, "scaleUp": {"stabilizationWindowSeconds": 5}}})
+    assert unused(faster) == ["spec.elasticConfig.scaleTrigger.hpa.behavior"]
     with pytest.raises(SpecInvalid) as refused:
-        read_playground(BY | IDLE, elasticConfig={"maxReplicas": 4, "scaleTrigger": trigger})
-    assert refused.value.field == "spec.elasticConfig"
+        with_trigger({"metrics": [{"type": "Resource"}]})
+    assert refused.value.field == "spec.elasticConfig.scaleTrigger.hpa.metrics"
+
+
+def test_the_bounds_of_an_elastic_config_hold_on_hosts() -> None:
+    on_hosts = {"herdsman.dev/host-selector": "room=1"}
+    elastic = {"minReplicas": 2, "maxReplicas": 3}
+    found = read_playground(BY | TARGET | on_hosts, elasticConfig=elastic)
+    assert found.desired.by_requests == RequestScaling(min_replicas=2, max_replicas=3, target=8)
+    assert "spec.elasticConfig" not in unused(found)
+    assert "spec.elasticConfig" in unused(read_playground(on_hosts, elasticConfig=elastic))
+
+
+def read_llm_service(spec: dict[str, Any], more: dict[str, str] = IDLE) -> tuple[DesiredService, list[str]]:
+    cr = llm_service(spec)
+    cr["metadata"]["annotations"] = {**(cr["metadata"].get("annotations") or {}), **BY, **more}
+    found = parsed(cr)
+    assert found.desired is not None
+    return found.desired, unused(found)
+
+
+def test_an_llm_inference_service_sleeps_by_requests() -> None:
+    assert read_llm_service({})[0].by_requests == RequestScaling(idle_timeout_s=900.0)
+    assert read_llm_service({}, TARGET | LARGEST)[0].by_requests == RequestScaling(max_replicas=5, target=8)
+
+
+def test_the_requests_scale_an_llm_inference_service_in_the_bounds_of_its_scaling() -> None:
+    scaling = {"minReplicas": 2, "maxReplicas": 4, "wva": {"hpa": {}}}
+    found, lost = read_llm_service({"scaling": scaling}, TARGET)
+    assert found.by_requests == RequestScaling(min_replicas=2, max_replicas=4, target=8)
+    assert found.workloads is not None
+    assert (found.replicas, found.workloads.main.replicas, found.workloads.main.scaler, lost) == (2, 2, None, [])
+
+
+def test_the_sleep_of_keda_becomes_a_sleep_by_requests() -> None:
+    keda = {"idleReplicaCount": 0, "cooldownPeriod": 120, "pollingInterval": 5}
+    found, lost = read_llm_service({"scaling": {"maxReplicas": 3, "wva": {"keda": keda}}}, TARGET)
+    assert found.by_requests == RequestScaling(max_replicas=3, target=8, idle_timeout_s=120.0)
+    assert lost == ["spec.scaling.wva.keda.pollingInterval"]
+
+
+def test_prefill_pods_follow_the_serving_pods_in_their_own_bounds() -> None:
+    prefill = {"scaling": {"minReplicas": 2, "maxReplicas": 3, "wva": {"hpa": {}}}}
+    found, lost = read_llm_service({"prefill": prefill}, TARGET | LARGEST)
+
+    def replicas(number: int) -> list[int | None]:
+        workloads = with_replicas(found, number).workloads
+        assert workloads is not None
+        return [each.replicas for each in workloads.pods if each.part in ("main", "prefill")]
+
+    assert [replicas(number) for number in (0, 1, 3, 5)] == [[0, 0], [1, 2], [3, 3], [5, 3]]
+    assert found.workloads is not None and not [field for field in lost if "scaling" in field]
+    assert [each.scaler for each in found.workloads.pods] == [None] * len(found.workloads.pods)
 
 
 @pytest.mark.parametrize(("prefill", "field"), [(False, "spec.scaling"), (True, "spec.prefill.scaling")])
-def test_an_llm_inference_service_sleeps_by_requests_and_not_besides_its_autoscaler(prefill: bool, field: str) -> None:
-    def read_service(spec: dict[str, Any], more: dict[str, str] = IDLE) -> DesiredService:
-        cr = llm_service(spec)
-        cr["metadata"]["annotations"] = {**(cr["metadata"].get("annotations") or {}), **BY, **more}
-        found = parsed(cr).desired
-        assert found is not None
-        return found
-
-    assert read_service({}).by_requests == RequestScaling(idle_timeout_s=900.0)
-    assert read_service({}, TARGET | LARGEST).by_requests == RequestScaling(max_replicas=5, target=8)
-    scaling = {"scaling": {"maxReplicas": 4, "wva": {"hpa": {}}}}
+def test_triggers_of_keda_contradict_the_requests(prefill: bool, field: str) -> None:
+    scaling = {"scaling": {"maxReplicas": 4, "keda": {"triggers": [{"type": "cpu"}]}}}
     with pytest.raises(SpecInvalid) as refused:
-        read_service({"prefill": scaling} if prefill else scaling)
-    assert refused.value.field == field
+        read_llm_service({"prefill": scaling} if prefill else scaling)
+    assert refused.value.field == f"{field}.keda.triggers"

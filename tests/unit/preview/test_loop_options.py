@@ -35,6 +35,12 @@ def test_the_settings_of_the_loops_deployment_count() -> None:
     assert options.cache_size == "7Gi" and not notes
 
 
+def test_the_namespace_of_the_loop_is_part_of_the_name_of_its_service() -> None:
+    env = [{"name": "HERDSMAN_EXTERNAL_METRICS_SERVICE", "value": "$(POD_NAMESPACE)/metrics"}]
+    options, _ = asked({"spec": {"template": {"spec": {"containers": [{"env": env}]}}}})
+    assert options.metrics_service == "herdsman-system/metrics"
+
+
 @pytest.mark.parametrize("gone", [NotFound(404, "NotFound", "no Deployment")])
 def test_without_an_installation_the_defaults_count(gone: ApiError) -> None:
     assert asked(gone) == (RenderOptions(), [])

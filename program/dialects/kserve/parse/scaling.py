@@ -1,7 +1,7 @@
 """The autoscalers of an LLMInferenceService: a HorizontalPodAutoscaler, or a ScaledObject of KEDA. Pure.
 
 `wva` scales on a metric of llm-d's variant autoscaler, `keda` on the user's triggers. While the autoscaler exists,
-Herdsman does not set `replicas`.
+Herdsman does not set `replicas`. A service that is scaled by requests has no such autoscaler, but keeps its bounds.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from program.desired.workloads import Scaler
 from program.dialects.kserve import naming
 from program.dialects.kserve.parse.subject import Subject
 from program.dialects.kserve.settings import PrometheusSettings
+from program.dialects.request_scaling import OwnScaler
 
 NO_PROMETHEUS = "PrometheusNotConfigured"
 METRIC = "wva_desired_replicas"
 ACCELERATOR = "inference.optimization/acceleratorName"
 DEFAULT_COST = "10.0"
+KEDA_COOLDOWN_S = 300.0
+"""KEDA's default for cooldownPeriod."""
 _KEDA_FIELDS = ("pollingInterval", "cooldownPeriod", "initialCooldownPeriod", "idleReplicaCount", "fallback")
 
 
@@ -54,6 +57,45 @@ def scaler_of(subject: Subject, workload: Json, *, prefill: bool, field: str) ->
         labels=common,
         annotations=annotations,
         spec=_autoscaler(scaling, wva.get("hpa") or {}, name),
+    )
+
+
+def own_scaler(scaling: Json | None, *, field: str, prefill: bool = False) -> OwnScaler | None:
+    """Return what a scaling by requests uses of a workload's autoscaler; None if it has none.
+
+    KEDA's `idleReplicaCount: 0` becomes the sleep after `cooldownPeriod`. Prefill pods only have bounds, because they
+    follow the serving pods.
+    """
+    if scaling is None:
+        return None
+    wva = scaling.get("wva") or {}
+    keda: Json = wva.get("keda") or {}
+    at_keda = f"{field}.wva.keda"
+    advanced: Json = keda.get("advanced") or {}
+    config: Json = advanced.get("horizontalPodAutoscalerConfig") or {}
+    behavior = (wva.get("hpa") or config).get("behavior") or None
+    behavior_field = f"{field}.wva.hpa.behavior"
+    if wva.get("hpa") is None:
+        behavior_field = f"{at_keda}.advanced.horizontalPodAutoscalerConfig.behavior"
+    cooldown = keda.get("cooldownPeriod")
+    cooldown_s = KEDA_COOLDOWN_S if cooldown is None else max(1.0, float(cooldown))
+    sleeps = not prefill and keda.get("idleReplicaCount") == 0
+    used = ("idleReplicaCount", "cooldownPeriod") if sleeps else ()
+    unused = [f"{at_keda}.{name}" for name in _KEDA_FIELDS if keda.get(name) is not None and name not in used]
+    unused += [f"{at_keda}.advanced.{name}" for name in advanced if name != "horizontalPodAutoscalerConfig"]
+    if str(wva.get("variantCost") or DEFAULT_COST) != DEFAULT_COST:
+        unused.append(f"{field}.wva.variantCost")
+    if prefill and behavior is not None:
+        unused.append(behavior_field)
+    return OwnScaler(
+        field=field,
+        min_replicas=int(scaling.get("minReplicas") or 1),
+        max_replicas=int(scaling["maxReplicas"]),
+        metrics_field=f"{field}.keda.triggers" if scaling.get("keda") is not None else "",
+        behavior=None if prefill else behavior,
+        behavior_field=behavior_field,
+        idle_timeout_s=cooldown_s if sleeps else None,
+        unused=tuple(unused),
     )
 
 

@@ -28,6 +28,7 @@ from program.dialects.kserve.parse.counted import with_counted
 from program.dialects.kserve.parse.credentials import ambiguous_credentials, missing_certificates
 from program.dialects.kserve.parse.devices import claim_template, devices_of
 from program.dialects.kserve.parse.lora import Adapter, adapters
+from program.dialects.kserve.parse.scaling import own_scaler
 from program.dialects.kserve.parse.source import model_address, source_of
 from program.dialects.kserve.parse.storage import MODELS, Weights
 from program.dialects.kserve.parse.subject import MAIN, Subject, is_stopped, main_container
@@ -39,7 +40,7 @@ from program.dialects.kserve.schema.validation import check
 from program.dialects.kserve.unsupported import unsupported_fields
 from program.dialects.pods.engine import ASKED, argv_of, mode_of, served_name_of, settings_of, wants_check
 from program.dialects.pods.gpus import gpu_of, ranks_problem
-from program.dialects.request_scaling import request_scaling
+from program.dialects.request_scaling import OwnScaler, check_metrics, request_scaling, without_effect
 
 PORT = 8000
 """Port of the Service in front of the pods, and of the serving process in each of them."""
@@ -109,6 +110,9 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
         problems.append(missing_certificates(subject, {each.scheme for each in weights.fetched}, account))
     engine = engine_of(main)
     mode = mode_of(engine, main)
+    scaler, of_prefill = _own_scalers(subject)
+    if of_prefill is not None and annotated.scale_by_requests:
+        check_metrics(of_prefill)
     desired = DesiredService(
         key=ServiceKey("kserve", subject.namespace, subject.name),
         owner=owner_of(subject.cr),
@@ -127,7 +131,7 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
             subject.annotations,
             annotated,
             replicas=1 if serving.pods.replicas is None else serving.pods.replicas,
-            other_scaler=_other_scaler(serving, prefill),
+            own=scaler,
         ),
         served_name=served_name_of(engine, main),
         completion_check=wants_check(
@@ -136,14 +140,14 @@ def _in_pods(subject: Subject, annotated: Annotated, own: ServiceSpec) -> Parsed
         drift=annotated.drift,
         adopt=subject.annotations.get(keys.ANNOTATION_ADOPT) == "true",
     )
+    problems += [*without_effect(scaler, desired.by_requests), *without_effect(of_prefill, desired.by_requests)]
     return Parsed(desired=desired, unsupported=tuple(p for p in problems if p is not None))
 
 
-def _other_scaler(serving: ServingPods, prefill: ServingPods | None) -> str:
-    """Return the field that asks for an autoscaler; empty if there is none."""
-    if serving.pods.scaler is not None:
-        return "spec.scaling"
-    return "spec.prefill.scaling" if prefill is not None and prefill.pods.scaler is not None else ""
+def _own_scalers(subject: Subject) -> tuple[OwnScaler | None, OwnScaler | None]:
+    """Return the autoscalers that the service describes, of its serving and of its prefill pods."""
+    of_prefill = own_scaler(subject.at("prefill", "scaling"), field="spec.prefill.scaling", prefill=True)
+    return own_scaler(subject.at("scaling"), field="spec.scaling"), of_prefill
 
 
 def _ranks(pods: PodSet, field: str, parallelism: Json | None) -> Problem | None:

@@ -10,17 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kubeapi.json_types import Json
-from program.desired.workloads import Access, PodGroup, PodSet, Scaler
+from program.desired.keys import ANNOTATION_SCALE_BY
+from program.desired.workloads import Access, PodGroup, PodSet, ReplicaBounds, Scaler
 from program.dialects.kserve import naming
 from program.dialects.kserve.parse.accounts import SIDECAR, decoding_access, group_access, prefill_group_access
 from program.dialects.kserve.parse.devices import Devices, claim_devices
 from program.dialects.kserve.parse.lora import load_adapters
 from program.dialects.kserve.parse.pod_draft import PodDraft
-from program.dialects.kserve.parse.scaling import scaler_of
+from program.dialects.kserve.parse.scaling import own_scaler, scaler_of
 from program.dialects.kserve.parse.storage import Weights, add_cache_tiers, add_weights, part_mounts
 from program.dialects.kserve.parse.subject import Subject
 from program.dialects.kserve.parse.tracing import DECODE, PREFILL, trace_server
 from program.dialects.kserve.router.pool_group import name_group_of_today
+from program.dialects.request_scaling import OwnScaler
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class _Workload:
             replicas=self._replicas,
             strategy=_deployment_strategy(self._spec.get("rolloutStrategy")),
             scaler=self._scaler(),
+            follows=self._follows,
         )
         return ServingPods(pods, access)
 
@@ -125,6 +128,7 @@ class _Workload:
                 rollout=_group_rollout(self._spec.get("rolloutStrategy")),
             ),
             scaler=self._scaler(),
+            follows=self._follows,
         )
         return ServingPods(pods, access)
 
@@ -136,6 +140,9 @@ class _Workload:
     def _replicas(self) -> int | None:
         """None keeps the current count: while an autoscaler exists, and if the user sets none."""
         replicas = self._spec.get("replicas")
+        own = self._own_scaler
+        if own is not None and self._by_requests:
+            return own.min_replicas
         return None if replicas is None or self._spec.get("scaling") is not None else int(replicas)
 
     @property
@@ -198,7 +205,25 @@ class _Workload:
             metadata["annotations"] = annotations
         return {"metadata": metadata, "spec": draft.finished()}
 
+    @property
+    def _by_requests(self) -> bool:
+        return bool(self._subject.annotations.get(ANNOTATION_SCALE_BY))
+
+    @property
+    def _own_scaler(self) -> OwnScaler | None:
+        return own_scaler(self._spec.get("scaling"), field=f"{self._field}.scaling", prefill=self._prefill)
+
+    @property
+    def _follows(self) -> ReplicaBounds | None:
+        """The bounds in which prefill pods follow the serving pods, if the requests scale these."""
+        own = self._own_scaler
+        if own is None or not self._prefill or not self._by_requests:
+            return None
+        return ReplicaBounds(least=own.min_replicas, most=own.max_replicas)
+
     def _scaler(self) -> Scaler | None:
+        if self._by_requests:
+            return None  # the requests at the gateways scale in its place, in its bounds
         return scaler_of(self._subject, self._spec, prefill=self._prefill, field=self._field)
 
 

@@ -45,6 +45,7 @@ from program.dialects.llmaz.parse.runtimes import (
 )
 from program.dialects.llmaz.schema.playground import PlaygroundSpec
 from program.dialects.llmaz.settings import global_config
+from program.dialects.request_scaling import OwnScaler
 from program.dialects.status.conditions import Reason
 
 GRACE_S = 130
@@ -80,15 +81,28 @@ def parse_playground(cr: Json, look: Lookup) -> Parsed:
         *(unsupported_field(path, "is not a field of a Playground") for path, _ in unknown_fields(spec, field="spec")),
         *unfilled(own, variables, field="spec.backendRuntimeConfig.args"),
     )
+    own_scaler = _own_scaler(raw, chosen)
     if on_host(annotated):
         return hosted_playground(
-            cr, key, annotated, spec, models, runtime.engine, choice, preset=args, own=own, problems=unknown
+            cr,
+            key,
+            annotated,
+            spec,
+            models,
+            runtime.engine,
+            choice,
+            preset=args,
+            own=own,
+            scaler=own_scaler,
+            problems=unknown,
         )
     settings = global_config(look)
     labels = {LABEL_PLAYGROUND: key.name}
     plan = PodPlan(models, choice, labels, settings, fetched)
     group = _group(annotations)
-    scaler, unscaled = _scaler(key, raw, chosen, labels)
+    # The requests at the gateways scale in place of an autoscaler, in its bounds.
+    by_requests = annotated.scale_by_requests
+    scaler, unscaled = (None, ()) if by_requests else _scaler(key, raw, chosen, labels)
     template = _template(runtime, config, chosen, [*args, *own])
     described = workloads.workloads(
         key,
@@ -96,7 +110,7 @@ def parse_playground(cr: Json, look: Lookup) -> Parsed:
         template=completed(template, plan),
         counted=counted(template, plan),
         labels=labels,
-        replicas=spec.replicas,
+        replicas=_first_replicas(spec.replicas, own_scaler) if by_requests else spec.replicas,
         fetched=fetched,
         group=group,
         scaler=scaler,
@@ -108,7 +122,9 @@ def parse_playground(cr: Json, look: Lookup) -> Parsed:
         *unlabelled(plan),
         *settings.problems,
     )
-    return workloads.desired_service(cr, key, models, runtime.engine, described, problems=problems)
+    return workloads.desired_service(
+        cr, key, models, runtime.engine, described, own_scaler=own_scaler, problems=problems
+    )
 
 
 def main_model(spec: Any) -> str:
@@ -235,6 +251,33 @@ def _scaler(
         part=workloads.MAIN, kind="HorizontalPodAutoscaler", name=key.name, labels=labels, spec=spec, target=target
     )
     return scaler, ()
+
+
+def _own_scaler(raw: Mapping[str, Any], chosen: Json) -> OwnScaler | None:
+    """Return the bounds and the speed of the Playground's autoscaler, for a scaling by requests.
+
+    Metrics of the recommended config are those of its runtime, and the requests replace them. Metrics of the Playground
+    are the user's own choice.
+    """
+    elastic = raw.get("elasticConfig")
+    if elastic is None:
+        return None
+    own = (elastic.get("scaleTrigger") or {}).get("hpa") or {}
+    preset = (chosen.get("scaleTrigger") or {}).get("hpa") or {}
+    field = "spec.elasticConfig.scaleTrigger.hpa"
+    return OwnScaler(
+        field="spec.elasticConfig",
+        min_replicas=int(elastic.get("minReplicas", 1)),
+        max_replicas=int(elastic["maxReplicas"]),
+        metrics_field=f"{field}.metrics" if own.get("metrics") else "",
+        behavior=(own if elastic.get("scaleTrigger") else preset).get("behavior") or None,
+        behavior_field=f"{field}.behavior",
+    )
+
+
+def _first_replicas(replicas: int, own: OwnScaler | None) -> int:
+    """Return the number of replicas of a service that the requests scale; 0 stops it."""
+    return replicas if own is None or not replicas else min(max(replicas, own.min_replicas), own.max_replicas)
 
 
 def _without_trigger(chosen: Json) -> Iterator[Problem]:

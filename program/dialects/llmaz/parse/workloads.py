@@ -35,7 +35,7 @@ from program.dialects.llmaz.parse.models import Model
 from program.dialects.llmaz.schema.common import LONGEST_SERVICE, SERVICE_LABEL
 from program.dialects.pods.engine import mode_of, served_name_of, settings_of, wants_check
 from program.dialects.pods.gpus import gpu_of, ranks_problem
-from program.dialects.request_scaling import request_scaling
+from program.dialects.request_scaling import OwnScaler, request_scaling, without_effect
 
 MAIN = "main"
 ONE_AT_A_TIME = {"maxUnavailable": 1, "maxSurge": 0}
@@ -138,9 +138,13 @@ def desired_service(
     engine: str,
     described: Workloads,
     *,
+    own_scaler: OwnScaler | None = None,
     problems: Iterable[Problem] = (),
 ) -> Parsed:
-    """Return the desired state with these workloads and the service's annotations."""
+    """Return the desired state with these workloads and the service's annotations.
+
+    `own_scaler` is the autoscaler that the service describes, whose bounds hold for a scaling by requests.
+    """
     metadata = cr["metadata"]
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     annotated: Annotated = read_annotations(annotations)
@@ -161,12 +165,7 @@ def desired_service(
         workloads=described,
         mode=mode or "chat",
         sleep=annotated.sleep if annotated.scale_by_requests else None,
-        by_requests=request_scaling(
-            annotations,
-            annotated,
-            replicas=main.replicas,
-            other_scaler="spec.elasticConfig" if main.scaler is not None else "",
-        ),
+        by_requests=request_scaling(annotations, annotated, replicas=main.replicas, own=own_scaler),
         served_name=served_name_of(engine, runner),
         completion_check=wants_check(annotations, engine, described, mode, annotated=annotated.completion_check),
         drift=annotated.drift,
@@ -174,9 +173,14 @@ def desired_service(
     )
     return Parsed(
         desired,
-        tuple(dict.fromkeys((*problems, *not_in_workloads(annotations), *_ranks(main, engine)))),
+        tuple(dict.fromkeys((*problems, *_unused(annotations, own_scaler, desired), *_ranks(main, engine)))),
         node_paths=tuple((m.claim.field, m.source.host_path) for m in models if m.source.kind == "host"),
     )
+
+
+def _unused(annotations: Mapping[str, str], own: OwnScaler | None, desired: DesiredService) -> Iterator[Problem]:
+    yield from not_in_workloads(annotations)
+    yield from without_effect(own, desired.by_requests)
 
 
 def _ranks(pods: PodSet, engine: str) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from program.dialects.crds.schema import CrdModel, Int64, Time, optional, required, rule
-from program.dialects.llmkube.schema.status import Condition
+from program.dialects.llmkube.schema.status import AcceptedVersion, Condition, PendingChangeStatus
 from program.dialects.pods.schema import LocalObjectReference
 
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -99,6 +99,8 @@ class AdapterPod(CrdModel):
 class LoraAdapterStatus(CrdModel):
     """The observed state of an adapter."""
 
+    accepted_version: AcceptedVersion | None = optional("The last version that policies and modes allowed.")
+    pending_change: PendingChangeStatus | None = optional("The change that waits for approval.")
     conditions: list[Condition] = optional(
         "Ready, Reconciling, Stalled and Loaded.",
         [],

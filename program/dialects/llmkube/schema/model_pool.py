@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from program.dialects.crds.schema import CrdModel, Int64, optional, required
-from program.dialects.llmkube.schema.status import Condition
+from program.dialects.llmkube.schema.status import AcceptedVersion, Condition, PendingChangeStatus
 
 MemberPhase = Literal["Serving", "Starting", "Failing", "Stopping", "Waiting", "Asleep", "Stopped", "OnHost", "Refused"]
 DURATION = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
@@ -58,6 +58,8 @@ class MemberStatus(CrdModel):
 class ModelPoolStatus(CrdModel):
     """The observed state of a pool."""
 
+    accepted_version: AcceptedVersion | None = optional("The last version that policies and modes allowed.")
+    pending_change: PendingChangeStatus | None = optional("The change that waits for approval.")
     conditions: list[Condition] = optional(
         "Ready, SlotAllocated, MembersValid, SwapDeferred and MetalSupported.",
         [],

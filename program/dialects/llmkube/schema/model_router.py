@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 
 from program.dialects.crds.schema import CrdModel, Int64, Time, optional, required, rule
-from program.dialects.llmkube.schema.status import Condition
+from program.dialects.llmkube.schema.status import AcceptedVersion, Condition, PendingChangeStatus
 from program.dialects.pods.schema import LocalObjectReference
 
 NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
@@ -230,6 +230,8 @@ class BudgetStatus(CrdModel):
 class ModelRouterStatus(CrdModel):
     """The observed state of a router."""
 
+    accepted_version: AcceptedVersion | None = optional("The last version that policies and modes allowed.")
+    pending_change: PendingChangeStatus | None = optional("The change that waits for approval.")
     active_rules: int | None = optional("Rules with a backend that can answer.")
     backends: list[BackendStatus] = optional("The backends.", [])
     budget_utilization: list[BudgetStatus] = optional("How much of the budgets is used in their windows.", [])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from program.dialects.crds.schema import CrdModel, Time, optional, required
+from program.dialects.crds.schema import CrdModel, Int64, Time, optional, required
 
 Phase = Literal["Pending", "Creating", "Progressing", "Ready", "WaitingForGPU", "Stopped", "Suspended", "Failed"]
 
@@ -64,6 +64,13 @@ class PendingChangeStatus(CrdModel):
     digest: str | None = optional("Digest of this change; `herdsman approve` writes it into herdsman.dev/approved.")
     summary: str | None = optional("Number of objects, restarts and downloads.")
     changes: list[str] | None = optional("Change of each object; long lists are truncated.")
+
+
+class AcceptedVersion(CrdModel):
+    """The version that is in use while the spec is not accepted."""
+
+    generation: Int64 | None = optional("Generation of this version.")
+    spec: dict[str, Any] = optional("Its spec.", {})
 
 
 class ServiceStatus(CrdModel):

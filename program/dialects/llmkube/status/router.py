@@ -18,6 +18,8 @@ from program.dialects.llmkube.parse.router import router_of, unsupported_fields
 from program.dialects.status.conditions import Reason, Type, set_condition, timestamp
 
 VALIDATED, BACKENDS_READY = "Validated", "BackendsReady"
+_KEPT = ("acceptedVersion", "pendingChange")
+"""Fields that `accepted_version` writes."""
 MOST_TEAMS = 50
 """Most teams of one budget in a status."""
 
@@ -43,16 +45,20 @@ def router_status(
     now: datetime,
     uses: Callable[[Router], Iterable[BudgetUse] | None] = lambda _: None,
     denied: bool = False,
+    in_use: Json | None = None,
+    held: str = "",
 ) -> Json:
     """Return the status of a router; equal to its present one when nothing has changed.
 
     `service` returns an InferenceService of the router's namespace. `gateway_url` is the address at which clients reach
     the gateway; empty if it is not known. `uses` returns how much of a router's budgets is used, None if nobody knows.
-    `denied`: a mandatory policy does not allow this version.
+    `denied`: a mandatory policy does not allow this version. `held` is why a mode holds it back; empty if none does.
+    `in_use` is the router with the accepted version, which the gateway serves then; None if there is none.
     """
     current: Json = cr.get("status") or {}
     conditions = _Conditions(current.get("conditions") or (), cr["metadata"].get("generation", 0), now)
     made: Json = {"observedGeneration": cr["metadata"].get("generation", 0)}
+    made |= {name: current[name] for name in _KEPT if name in current}
     try:
         router = router_of(cr)
     except SpecInvalid as error:
@@ -63,9 +69,10 @@ def router_status(
         conditions.set(Type.SPEC_HONOURED, "Unknown", reason, "The spec is not valid")
         made |= {"phase": "Failed", "activeRules": 0, "backends": []}
     else:
-        facts = [_facts(each, service) for each in router.backends]
+        serving = _accepted(in_use) if denied or held else router
+        facts = [_facts(each, service) for each in (serving or router).backends]
         made |= {
-            "phase": "Degraded" if denied else _phase(facts),
+            "phase": "Degraded" if denied or serving is None else _phase(facts),
             "activeRules": _active_rules(router, facts),
             "backends": [_backend(each, current.get("backends") or (), now) for each in facts],
             "endpoint": f"{gateway_url.rstrip('/')}/routers/{router.namespace}/{router.name}{router.chat_path}",
@@ -74,9 +81,11 @@ def router_status(
             made["budgetUtilization"] = _budgets(router, found)
         conditions.set(VALIDATED, "True", "SpecValid", "All checks passed")
         _set_resolved(conditions, facts)
-        if denied:
+        if denied and serving is None:
             message = "The gateway goes on with the last version that the policies allow, if it has one"
             conditions.set(Type.AVAILABLE, "Unknown", Reason.POLICY_VIOLATED, message)
+        elif serving is None:
+            conditions.set(Type.AVAILABLE, "False", held, "No version was approved yet, so the gateway serves none")
         else:
             _set_available(conditions, facts)
         _set_honoured(conditions, cr)
@@ -85,6 +94,13 @@ def router_status(
     if made != current:
         made["lastUpdated"] = timestamp(now)
     return made
+
+
+def _accepted(in_use: Json | None) -> Router | None:
+    try:
+        return router_of(in_use) if in_use is not None else None
+    except SpecInvalid:
+        return None  # it was valid for an earlier version of Herdsman
 
 
 class _Conditions:
