@@ -177,14 +177,14 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self._bounds = self.server.bounds
         self._limit = _Limit(self.connection)
         self._body_was_read = False
-        self.rfile = io.BufferedReader(self._limit)
+        self.rfile = self._reader = io.BufferedReader(self._limit)
 
     def handle_one_request(self) -> None:
         self._body_was_read = False
         self._limit.begin(self._bounds.head_bytes, self._bounds.idle_s)
         try:
             # Returns at once if a part of the request was received together with the previous one.
-            has_begun = bool(self.rfile.peek(1))
+            has_begun = bool(self._reader.peek(1))
         except TimeoutError:
             has_begun = False
         if not has_begun:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.contract import IdleQuestion, SecretReference
-from automation.serving.adapters.planned_replicas import adapters_of
+from agent.processes.adapters import adapters_of
 from components.host_plan import host_files, process_plan
 from components.host_program import host_needs
 from components.render import RenderOptions, render
