@@ -147,8 +147,7 @@ class AdapterReason(StrEnum):
     ENGINE_KEY_NOT_READABLE = "EngineKeyNotReadable"
     """The engine requires an API key, and the loop cannot read its Secret."""
     KEY_OVER_TLS = "EngineKeyOverTLS"
-    """The engine demands an API key over TLS. The loop does not send keys to engines whose certificate it cannot
-    verify."""
+    """The engine demands an API key over TLS, and its certificate cannot be verified. The message has the cause."""
     ENGINE_KEY_REFUSED = "EngineKeyRefused"
     """The engine refuses the API key of the Secret."""
 
