@@ -1,4 +1,4 @@
-"""The LoRA adapters in the arguments of a llama-server, in the order of the numbers that it gives them. Pure.
+"""The LoRA adapters in the arguments of an engine, in the order of the numbers that llama-server gives them. Pure.
 
 The loop reads them from plans, and the agent reports those of a process that runs by an earlier plan.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 _FLAGS = ("--lora", "--lora-scaled")
+_MODULES = "--lora-modules"
+"""vLLM's flag, with values `NAME=PATH`."""
 _TOKEN = re.compile(r"\{([^{}]+)\}(?::[0-9.]+)?")
 
 
@@ -25,6 +28,9 @@ def adapters_of(argv: Sequence[Any]) -> tuple[str, ...]:
         if name in _FLAGS:
             value = attached if equals else "".join(words[at + 1 : at + 2])
             found += (_named(each) for each in value.split(","))
+        elif name == _MODULES:
+            values = [attached] if equals else takewhile(lambda each: not each.startswith("-"), words[at + 1 :])
+            found += (_named(each.partition("=")[2]) for each in values)
     return tuple(found)
 
 

@@ -139,7 +139,7 @@ class AdapterReason(StrEnum):
     SOURCE_NOT_SUPPORTED = "SourceNotSupported"
     """Herdsman downloads adapters for InferenceServices only. Other services load them from a path."""
     HOSTS_NOT_SUPPORTED = "HostsNotSupported"
-    """The service runs on hosts with another engine than llama-server, or is no InferenceService."""
+    """The service runs on hosts with another engine than llama-server or vLLM, or is no InferenceService."""
     RUNTIME_LOADING_DISABLED = "RuntimeLoadingDisabled"
     """The engine was started without the setting that allows adapters to be loaded while it runs."""
     NOT_IN_ARGUMENTS = "NotInArguments"

@@ -367,6 +367,7 @@ def test_a_service_on_a_host_has_its_adapters_by_its_plan(world: World) -> None:
 def test_other_engines_on_hosts_get_no_adapters(world: World) -> None:
     engine = world.engine("a", AdapterEngine())
     world.objects = {("HostProcess", "svc"): host_process(())}
+    world.service = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"runtime": "sglang"}}
     world.adapter()
     world.until(lambda: world.phase() == "Failed")
     assert (world.reason(), engine.asked) == ("HostsNotSupported", [])
