@@ -222,6 +222,16 @@ class ProcessReason(StrEnum):
     """The host no longer renews its heartbeat."""
 
 
+class EarlierProcess(Wire):
+    """A process of an earlier plan, which serves until the files of the present plan are on the host."""
+
+    phase: ProcessPhase
+    """The phase of that process. The phase of the report is that of the present plan."""
+    adapters: tuple[str, ...] | None = None
+    """The LoRA adapters of that process in the order of llama-server's numbers: names of tokens in `argv`, or paths.
+    None if they are unknown."""
+
+
 class ProcessReport(Wire):
     """The state of one process, as its host reports it."""
 
@@ -242,6 +252,13 @@ class ProcessReport(Wire):
     ready: bool = False
     memory_bytes: int | None = None
     """The estimated memory with which the process was admitted. None: no estimate was made."""
+    earlier: EarlierProcess | None = None
+    """The process that runs, if it is that of an earlier plan and serves until the files of this plan are there."""
+
+    @property
+    def running_phase(self) -> ProcessPhase:
+        """The phase of the process that runs, whether it is of the present plan or of an earlier one."""
+        return self.earlier.phase if self.earlier is not None else self.phase
 
 
 class HostProcessStatus(ProcessReport):

@@ -47,8 +47,10 @@ class Bounds:
     head_bytes: int = 32 * 1024
     body_bytes: int = 0
     handshake_s: float = 10.0
+    idle_s: float = 30.0
+    """Time until the first byte of the next request. Then the server closes the connection."""
     request_s: float = 30.0
-    """Time from the end of one response until the next request is complete, including the wait for it."""
+    """Time from the first byte of a request until the request is complete."""
     write_s: float = 30.0
     """Time in which a client must receive a response."""
 
@@ -173,13 +175,22 @@ class BoundedHandler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self._bounds = self.server.bounds
-        self._limit = _Limit(self.connection, self._bounds.request_s)
+        self._limit = _Limit(self.connection)
         self._body_was_read = False
-        self.rfile = io.BufferedReader(self._limit)
+        self.rfile = self._reader = io.BufferedReader(self._limit)
 
     def handle_one_request(self) -> None:
         self._body_was_read = False
-        self._limit.begin(self._bounds.head_bytes)
+        self._limit.begin(self._bounds.head_bytes, self._bounds.idle_s)
+        try:
+            # Returns at once if a part of the request was received together with the previous one.
+            has_begun = bool(self._reader.peek(1))
+        except TimeoutError:
+            has_begun = False
+        if not has_begun:
+            self.close_connection = True
+            return
+        self._limit.end_in(self._bounds.request_s)
         super().handle_one_request()
 
     def body(self) -> bytes:
@@ -235,14 +246,17 @@ class _Limit(io.RawIOBase):
     Exceeding it raises the standard library's errors.
     """
 
-    def __init__(self, connection: socket.socket, request_s: float) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._request_s = request_s
         self._left = 0
         self._deadline = 0.0
 
-    def begin(self, limit: int) -> None:
-        self._left, self._deadline = limit, time.monotonic() + self._request_s
+    def begin(self, limit: int, seconds: float) -> None:
+        self._left = limit
+        self.end_in(seconds)
+
+    def end_in(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
 
     def allow(self, more: int) -> None:
         self._left = max(self._left, 0) + more

@@ -18,6 +18,7 @@ from components.rendered import RenderedObject
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program import sizing
+from program.desired.adapter import AdapterFile
 from program.desired.engines import LlamaCpp
 from program.desired.errors import SpecInvalid
 from program.desired.model import DesiredModel, ModelFormat, SourceKind
@@ -136,9 +137,7 @@ def host_files(desired: DesiredService) -> Files:
 
     Raises SpecInvalid for weights on a claim, which a host cannot mount.
     """
-    adapters = {
-        each.token: _file(each.source, "", f"{each.name}.gguf", sha256=each.source.sha256) for each in desired.adapters
-    }
+    adapters = {name: plan for each in desired.adapters for name, plan in _of_adapter(each).items()}
     if desired.skip_model_init:
         return Files(file=None, files=adapters or None)
     own, others = _of_model(desired.model, field="spec.modelRef")
@@ -147,6 +146,17 @@ def host_files(desired: DesiredService) -> Files:
     others = {name: plan for name, plan in others.items() if plan != drafting.get(DRAFT)} | drafting
     others |= adapters
     return Files(file=own, files=others or None)
+
+
+def _of_adapter(adapter: AdapterFile) -> dict[str, FilePlan]:
+    """Return the files of an adapter. The token of one with several files stands for their directory."""
+    source = adapter.source
+    if not source.files:
+        return {adapter.token: _file(source, "", f"{adapter.name}.gguf", sha256=source.sha256)}
+    first, *others = file_set(source.source, source.files, "")
+    named = {f"{adapter.token}-file-{number}": each for number, each in enumerate(others, start=1)}
+    found = {adapter.token: _file(source, first, first, sha256=source.sha256, directory=True)}
+    return found | {name: _file(source, each, each) for name, each in named.items()}
 
 
 def model_files(model: DesiredModel) -> tuple[FilePlan, ...]:

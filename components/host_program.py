@@ -27,7 +27,7 @@ from program.runtimes.ollama import HOST_COMMAND as OLLAMA_COMMAND
 from program.runtimes.ollama import ollama_name
 from program.runtimes.omlx import HEALTH_PATH as OMLX_HEALTH
 from program.runtimes.omlx import MODELS, OmlxRuntime, omlx_name
-from program.runtimes.vllm import VllmRuntime
+from program.runtimes.vllm import VllmRuntime, host_adapters
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def host_program(desired: DesiredService) -> HostProgram:
             # The host chooses the address to listen on.
             here = desired.model_copy(update={"bind_address": ""})
             argv = runtime.argv(here, model_path="{model}", port="{port}", host="{host}", draft_path="{draft}")
+            argv += host_adapters(desired)
             return HostProgram("vllm", (*runtime.command, *argv), completion_path=_completion_path(desired))
         case Ollama():
             return HostProgram(

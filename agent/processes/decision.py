@@ -64,7 +64,10 @@ class Observed:
     """It is not started again before the plan changes, because it failed with this plan or because the service manager
     starts it."""
     has_files: bool = True
-    """The files of the plan are on the host, or the executor checks them only at the start."""
+    """The files of the plan are on the host, or the executor checks them only at the start. False while a process of an
+    earlier plan runs: that process is kept until the files are there."""
+    fetch_at: float = 0.0
+    """When the next fetch is due while a process of an earlier plan runs."""
     is_ready: bool = False
     """It has been ready at least once since its start."""
     is_healthy: bool = False
@@ -94,10 +97,16 @@ def decide(
         return Action.REAP
     backs_off = now < retry_at
     if observed.running is not None:
-        if desired is None or is_held or desired.launch_hash != observed.running:
+        is_earlier = desired is not None and desired.launch_hash != observed.running
+        fails = observed.is_ready and observed.failed_checks >= restart_after
+        # A process that serves is kept until the files of the plan that replaces it are there.
+        is_kept = is_earlier and not observed.has_files and observed.is_ready and not fails
+        if desired is None or is_held or (is_earlier and not is_kept):
             return Action.WAIT if backs_off else Action.STOP
+        if is_kept and now >= observed.fetch_at:
+            return Action.FETCH
         starts_too_long = not observed.is_ready and observed.running_s > desired.plan.startup_timeout_s
-        if starts_too_long or (observed.is_ready and observed.failed_checks >= restart_after):
+        if starts_too_long or fails:
             return Action.RESTART
         if now < observed.check_at:
             return Action.WATCH

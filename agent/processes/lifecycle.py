@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
 from agent.processes.decision import RESTART_AFTER, UNHEALTHY_AFTER, Action, Desired, Observed, backoff_s, decide
 from agent.processes.draining import SETTLE_S, Drain
+from agent.processes.replacing import Replacement
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,9 @@ class ProcessStatus:
     """Failed downloads, starts or stops in a row."""
     retry_at: float = 0.0
     """Failed actions are not tried again before this time."""
+    replacement: Replacement | None = None
+    """Set while the files of the plan are fetched and the process of an earlier plan serves. Phase, reason and message
+    are those of that process."""
     is_held: bool = False
     """Phase, reason and message are those of a hold."""
     model_path: str | None = None
@@ -128,9 +132,12 @@ def observe(status: ProcessStatus, plan: ProcessPlan | None, *, is_alive: bool, 
         lacks_model = has_model and status.model_path is None
         lacks_files = plan is not None and bool(plan.files) and not status.file_paths
         return Observed(has_given_up=status.phase is ProcessPhase.FAILED, has_files=not lacks_model and not lacks_files)
+    kept = status.replacement
     return Observed(
         running=running.launch_hash,
         has_ended=not is_alive,
+        has_files=kept is None,
+        fetch_at=kept.fetch_at if kept is not None else 0.0,
         is_ready=status.ready_since is not None,
         is_healthy=status.is_healthy,
         running_s=now - running.since,
@@ -154,7 +161,9 @@ def next_step(
     )
     if action is Action.WAIT and not is_held and not observed.has_given_up:
         return Step(action, status.retry_at)
-    return Step(action, observed.check_at if action is Action.WATCH else None)
+    if action is not Action.WATCH:
+        return Step(action)
+    return Step(action, observed.check_at if observed.has_files else min(observed.check_at, observed.fetch_at))
 
 
 def stop_cause(
@@ -171,10 +180,14 @@ def stop_cause(
     return ProcessReason.NOT_RESPONDING, status.message
 
 
-def plan_changed(status: ProcessStatus, desired: Desired | None) -> ProcessStatus:
-    """Apply a changed plan: failure counts return to 0, and a process of the old plan must be stopped."""
+def plan_changed(status: ProcessStatus, desired: Desired | None, *, needs_other_files: bool = False) -> ProcessStatus:
+    """Apply a changed plan: failure counts return to 0, and a process of the old plan must be stopped.
+
+    With `needs_other_files` a process that serves is kept until the files of the plan are fetched.
+    """
     if desired is None:
-        return replace(status, launch_hash="", attempts=0, retry_at=0.0) if status.launch_hash else status
+        done = replace(status, launch_hash="", attempts=0, retry_at=0.0, replacement=None)
+        return done if status.launch_hash else status
     if desired.launch_hash == status.launch_hash:
         return status
     fresh = replace(
@@ -188,10 +201,13 @@ def plan_changed(status: ProcessStatus, desired: Desired | None) -> ProcessStatu
         is_held=False,
         model_path=None,
         file_paths=(),
+        replacement=None,
     )
     if status.running is None:
         return replace(fresh, phase=ProcessPhase.PENDING, reason="", message="")
     if status.running.launch_hash != desired.launch_hash:
+        if needs_other_files and status.ready_since is not None and status.phase is not ProcessPhase.STOPPING:
+            return replace(fresh, replacement=Replacement())
         return replace(fresh, phase=ProcessPhase.STOPPING, reason=ProcessReason.REPLACING, message="")
     return fresh
 
@@ -207,9 +223,18 @@ def hold_changed(status: ProcessStatus, desired: Desired | None, hold: Hold | No
     return status
 
 
-def fetch_started(status: ProcessStatus) -> ProcessStatus:
+def fetch_started(status: ProcessStatus, *, message: str = "") -> ProcessStatus:
     """Record that files are being fetched."""
-    return replace(status, phase=ProcessPhase.DOWNLOADING, reason="", message="")
+    return replace(status, phase=ProcessPhase.DOWNLOADING, reason="", message=message)
+
+
+def replacement_due(status: ProcessStatus, *, message: str = "") -> ProcessStatus:
+    """Record that the process of the earlier plan may be stopped, because the files of the plan are there.
+
+    `message` says why it is stopped although they are not.
+    """
+    phase, reason = ProcessPhase.STOPPING, ProcessReason.REPLACING
+    return replace(status, phase=phase, reason=reason, message=message, replacement=None)
 
 
 def files_fetched(status: ProcessStatus, path: str | None, others: dict[str, str]) -> ProcessStatus:
@@ -378,8 +403,15 @@ def stop_cancelled(status: ProcessStatus) -> ProcessStatus:
 
 def process_stopped(status: ProcessStatus) -> ProcessStatus:
     """Record that the process was stopped by its plan or by a hold."""
+    kept = status.replacement
+    if kept is not None and kept.attempts:
+        # The process of an earlier plan has ended. The fetch for the plan keeps its back-off.
+        backs_off = replace(status, replacement=None, attempts=kept.attempts, retry_at=kept.retry_at)
+        stopped = process_stopped(backs_off)
+        return replace(stopped, phase=ProcessPhase.BACKING_OFF, reason=kept.reason, message=kept.message)
     return replace(
         status,
+        replacement=None,
         phase=ProcessPhase.PENDING,
         running=None,
         model_path=None,

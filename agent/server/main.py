@@ -159,6 +159,7 @@ class Agent:
             refusal=self._boundary.refusal,
             reserved=self.memory.reserved,
             withdrawn=self._withdrawn,
+            freed_by_stop=self._freed_by_stop,
             secrets=SecretValues.of_agent(settings.secrets, host=settings.host, client=self._client).of,
         )
         supervisor = self._supervisor = Supervisor(context)
@@ -331,6 +332,13 @@ class Agent:
         if wish is not None:
             self._keep_processes = wish == "keep"
         return "keep" if self._keep_processes else "stop"
+
+    def _freed_by_stop(self, key: str) -> int:
+        """Return how many bytes of the store only the running process of a key uses. See `WorkerContext`."""
+        records = self._store.records()
+        if key in records:
+            records[key] = records[key].model_copy(update={"running": None})
+        return self.space.freed_without(named_by(records.values(), self.settings.store))
 
     def _on_report(self, key: str, desired: Desired, report: ProcessReport) -> None:
         self.memory.on_report(key, report)

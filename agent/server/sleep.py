@@ -211,7 +211,7 @@ class ProcessSleep:
         asleep = self._asleep(key)
         if report.phase is ProcessPhase.STOPPED:
             self._close(key)
-        elif report.phase in _SERVING:
+        elif report.running_phase in _SERVING:
             if asleep is None:
                 self._route(key)
         elif report.phase in (ProcessPhase.FAILED, ProcessPhase.BACKING_OFF):
@@ -229,15 +229,21 @@ class ProcessSleep:
 
     def _route(self, key: str) -> None:
         record = self._store.records().get(key)
-        if record is not None and record.running is not None:
+        if record is not None and record.running is not None and key in self._open:
             self._accepting.discard(key)
-            address = self._address if record.plan.daemon_model is not None else LOOPBACK
+            plan = record.running.plan or record.plan
+            address = self._address if plan.daemon_model is not None else LOOPBACK
             self.proxy.set_targets(key, ((address, record.running.port),))
 
     def _sleep(self, key: str) -> None:
         assert self._supervisor is not None
         desired = self._supervisor.list_desired().get(key)
         if desired is None or desired.plan.idle_timeout_s is None:
+            return
+        report = self._supervisor.report(key)
+        if report is not None and report.earlier is not None:
+            # Its plan cannot start yet, so the next request could not wake it.
+            self._route(key)
             return
         self._accepting.add(key)
         self._write(key, self._record(key).model_copy(update={"asleep": desired.launch_hash}))
@@ -255,7 +261,7 @@ class ProcessSleep:
         _log.info("Woke a process", process=key)
         self._supervisor.release(key, SOURCE)
         report = self._supervisor.report(key)
-        if report is not None and report.phase in _SERVING:
+        if report is not None and report.running_phase in _SERVING:
             # The process was not stopped yet, so it will not send a new report.
             self._route(key)
 

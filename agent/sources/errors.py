@@ -104,6 +104,11 @@ class NoSpace(FileError):
     reason = Reason.NO_SPACE
     transient = True
 
+    def __init__(self, message: str, *, lacking_bytes: int | None = None) -> None:
+        """`lacking_bytes` must be freed, beside what can be removed from the store. None: unknown."""
+        super().__init__(message)
+        self.lacking_bytes = lacking_bytes
+
 
 class StoreFailed(FileError):
     reason = Reason.STORE_FAILED

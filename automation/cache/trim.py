@@ -13,11 +13,11 @@ from sys import intern
 from typing import Any
 
 from agent.contract import ANNOTATION_FENCED
+from agent.processes.adapters import adapters_of
 from agent.server.cluster.host_lease import lease_name
 from automation.drift.field_drift import owned_text
 from automation.history.revision import edit_of
 from automation.hosts.parse import capacity_of
-from automation.serving.adapters.planned_replicas import adapters_of
 from automation.serving.engine_start import engine_of
 from components import naming
 from components.rendered import fingerprint_of

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from agent.contract import ProcessPhase
 from automation.hosts.host_allocations import PlacementDecision
 from automation.hosts.placement import Refusals
 from automation.hosts.registry import HostRegistry
@@ -41,6 +42,7 @@ def hosted_facts(
     has_lease = host is not None and registry.has_lease(host)
     beat = "" if has_lease or telling not in slices else slices[telling]["heartbeat"]
     refusals = decision.refusals if decision is not None else None
+    earlier, earlier_fails = _earlier(hosts, processes)
     facts = HostedFacts(
         host=host,
         phase=report.get("phase", ""),
@@ -50,8 +52,23 @@ def hosted_facts(
         lost=has_lease and not registry.liveness.alive(host or ""),
         refusal=_refusal(registry, refusals) if refusals is not None and refusals.hosts else "",
         stuck=decision.stuck if decision is not None else "",
+        earlier=earlier,
+        earlier_fails=earlier_fails,
     )
     return facts, sum(serving)
+
+
+def _earlier(hosts: tuple[str | None, ...], processes: Mapping[int, Json]) -> tuple[str, bool]:
+    """Return `earlier` and `earlier_fails` of the facts. A replica whose fetch fails counts before others."""
+    found = [(number, (processes.get(number) or {}).get("status") or {}) for number in range(len(hosts))]
+    waiting = [(number, report) for number, report in found if report.get("earlier") and report.get("ready")]
+    waiting.sort(key=lambda each: each[1].get("phase") != ProcessPhase.BACKING_OFF)
+    if not waiting:
+        return "", False
+    number, report = waiting[0]
+    told = [str(report[part]) for part in ("reason", "message") if report.get(part)]
+    words = ": ".join([f"host `{hosts[number]}`", str(report.get("phase", "")), *told])
+    return words, report.get("phase") == ProcessPhase.BACKING_OFF
 
 
 def without_agent(registry: HostRegistry, desired: DesiredService) -> tuple[Problem, ...]:

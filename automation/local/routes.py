@@ -91,7 +91,7 @@ def _route(service: AppliedService, report: ProcessReport | None) -> Route:
         created_s=service.created_s,
         context_length=service.context_size,
         capabilities=service.capabilities,
-        state=_STATES.get(report.phase, "not ready") if report is not None else "not ready",
+        state=_STATES.get(report.running_phase, "not ready") if report is not None else "not ready",
     )
     # The port is that of the proxy, which also answers while the engine starts or is broken.
     there = report is not None and report.port is not None and report.phase is not ProcessPhase.STOPPED

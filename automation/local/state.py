@@ -110,7 +110,7 @@ def service_state(
     state, phase, reason, message = _shown(service, report, instance)
     spec = service.document.get("spec")
     replicas = spec.get("replicas", 1) if isinstance(spec, dict) else 1
-    serves = report is not None and report.phase is ProcessPhase.READY and instance is not None
+    serves = report is not None and report.running_phase is ProcessPhase.READY and instance is not None
     loads = report if report is not None and report.phase is ProcessPhase.DOWNLOADING else None
     return ServiceState(
         namespace=service.namespace,
@@ -138,7 +138,7 @@ def _shown(
     """Return state, phase, reason and message."""
     if instance is None:
         return State.STOPPED, "Stopped", NOT_RUNNING, "local mode is not running; `herdsman local up` starts it"
-    if service.problem and (report is None or report.phase is not ProcessPhase.READY):
+    if service.problem and (report is None or report.running_phase is not ProcessPhase.READY):
         return State.FAILED, "Failed", NOT_VALID, service.problem
     if service.stopped:
         return State.STOPPED, "Stopped", "", ""
@@ -146,11 +146,11 @@ def _shown(
         return State.STARTING, "Pending", NOT_APPLIED, "it is not applied yet"
     if service.problem:
         # What was applied before the edit goes on.
-        return _STATES[report.phase], report.phase.value, NOT_VALID, service.problem
-    state = _STATES[report.phase]
+        return _STATES[report.running_phase], report.phase.value, NOT_VALID, service.problem
+    state = _STATES[report.running_phase]
     if report.reason in _WAITS and state is State.STARTING:
         state = State.WAITING
-    elif report.reason in _NEEDS_A_PERSON and report.phase is ProcessPhase.BACKING_OFF:
+    elif report.reason in _NEEDS_A_PERSON and report.running_phase is ProcessPhase.BACKING_OFF:
         state = State.FAILED
     return state, report.phase.value, report.reason, report.message
 

@@ -27,6 +27,7 @@ ENGINES = ("main", "model-runner")
 """Names of the containers in which KServe and llmaz run the engine. Other containers can precede them."""
 _LLMAZ = frozenset({"llmaz", "llmaz-service"})
 _LIMIT_BYTES = 1 << 20
+GAP = "... lines are missing here, because the log grows faster than it is read\n"
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ class PodTail:
     """The end of the log of a pod's engine; implements `LogTail`.
 
     The API has no offsets. Each read asks for the lines since the second of the last known line, and drops the lines up
-    to it.
+    to it. An answer is cut after `_LIMIT_BYTES`. If this cuts off all new lines, because one second of the log is
+    longer, the read asks for the last lines instead, and `GAP` stands for those between.
     """
 
     def __init__(self, client: KubeClient, pod: Json, lines: int) -> None:
@@ -128,6 +130,25 @@ class PodTail:
         """The last known line, with its time."""
 
     def read_new(self) -> str:
+        found, is_cut = self._ask(since=self._last.partition(" ")[0] or None)
+        new, is_joined = self._after_last(found)
+        gap = ""
+        if self._last and is_cut and not (is_joined and new):
+            new, is_joined = self._after_last(self._ask(since=None)[0])
+            gap = "" if is_joined else GAP
+        if not new:
+            return ""
+        self._last = new[-1]
+        return gap + "".join(f"{line.partition(' ')[2]}\n" for line in new)
+
+    def _after_last(self, found: list[str]) -> tuple[list[str], bool]:
+        """Return the lines after the last known one. False: the last known line is not among `found`."""
+        if self._last in found:
+            return found[found.index(self._last) + 1 :], True
+        return found, False
+
+    def _ask(self, *, since: str | None) -> tuple[list[str], bool]:
+        """Return the lines since a time, or the last lines. True: the limit cut the answer. Raises NoLog."""
         metadata = self._pod["metadata"]
         try:
             text = log_lines(
@@ -135,8 +156,8 @@ class PodTail:
                 metadata["namespace"],
                 metadata["name"],
                 engine_container(self._pod),
-                tail=None if self._last else self._lines,
-                since=self._last.partition(" ")[0] or None,
+                tail=None if since else self._lines,
+                since=since,
                 limit_bytes=_LIMIT_BYTES,
             )
         except NotFound:
@@ -148,10 +169,4 @@ class PodTail:
         except KubeError as error:
             raise NoLog(str(error)) from None
         # A line that is not complete yet comes with a later read.
-        found = text.split("\n")[:-1]
-        if self._last in found:
-            found = found[found.index(self._last) + 1 :]
-        if not found:
-            return ""
-        self._last = found[-1]
-        return "".join(f"{line.partition(' ')[2]}\n" for line in found)
+        return text.split("\n")[:-1], len(text.encode()) >= _LIMIT_BYTES

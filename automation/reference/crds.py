@@ -117,7 +117,7 @@ _PLAIN = {
     "status.restarts": "Starts after a crash or a failed health check.",
     "status.downloadedBytes": "Bytes of the download in progress that have arrived.",
     "status.totalBytes": "Size of the download in progress.",
-    "status.ready": "Whether the process serves.",
+    "status.ready": "Whether a process serves, also one of an earlier plan.",
 }
 """Descriptions of a HostProcess's fields without a docstring."""
 

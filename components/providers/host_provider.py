@@ -232,7 +232,7 @@ class HostProvider(PluginAnswers):
             report = state.report
             current = state.plan == plan and report.observed_generation >= state.generation
             # The old process may serve while the host downloads the files of the new plan.
-            if current and report.ready and report.phase is not ProcessPhase.DOWNLOADING:
+            if current and report.ready and report.earlier is None:
                 return _observed(state)
             said = f"{report.phase.value}: {report.message}" if report.message else report.phase.value
             hopeless = report.phase is ProcessPhase.BACKING_OFF and report.reason in _NEEDS_A_HAND

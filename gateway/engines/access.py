@@ -186,7 +186,7 @@ def _key(reference: KeyReference, secrets: Mapping[SecretName, SecretValues]) ->
 
 def _trusted(needed: Requirements, secrets: Mapping[SecretName, SecretValues]) -> tuple[str, str]:
     if needed.certificates is None:
-        return "", "its engine serves with TLS, and the gateway knows no authority for its certificate"
+        return "", "its engine serves with TLS, and no authority is known for its certificate"
     found = secrets.get(needed.certificates, _UNREAD)
     if found.problem:
         return "", f"the Secret with the certificate of its engine {found.problem}"

@@ -139,7 +139,7 @@ class AdapterReason(StrEnum):
     SOURCE_NOT_SUPPORTED = "SourceNotSupported"
     """Herdsman downloads adapters for InferenceServices only. Other services load them from a path."""
     HOSTS_NOT_SUPPORTED = "HostsNotSupported"
-    """The service runs on hosts with another engine than llama-server, or is no InferenceService."""
+    """The service runs on hosts with another engine than llama-server or vLLM, or is no InferenceService."""
     RUNTIME_LOADING_DISABLED = "RuntimeLoadingDisabled"
     """The engine was started without the setting that allows adapters to be loaded while it runs."""
     NOT_IN_ARGUMENTS = "NotInArguments"
@@ -147,8 +147,7 @@ class AdapterReason(StrEnum):
     ENGINE_KEY_NOT_READABLE = "EngineKeyNotReadable"
     """The engine requires an API key, and the loop cannot read its Secret."""
     KEY_OVER_TLS = "EngineKeyOverTLS"
-    """The engine demands an API key over TLS. The loop does not send keys to engines whose certificate it cannot
-    verify."""
+    """The engine demands an API key over TLS, and its certificate cannot be verified. The message has the cause."""
     ENGINE_KEY_REFUSED = "EngineKeyRefused"
     """The engine refuses the API key of the Secret."""
 

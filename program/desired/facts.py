@@ -149,6 +149,10 @@ class HostedFacts(FrozenModel):
     """Why no host fits a replica that has none; empty if every replica has one, and if there is no host."""
     stuck: str = ""
     """Why a replica stays on a host that it should leave; empty if no replica does."""
+    earlier: str = ""
+    """For what a replica waits that serves by an earlier plan, because files are missing; empty if no replica does."""
+    earlier_fails: bool = False
+    """The files of such a replica cannot be fetched, so that a person must act."""
 
 
 class ClaimFacts(FrozenModel):

@@ -31,6 +31,8 @@ class Flags:
     """Flags with one or more values."""
     paths: frozenset[str] = frozenset()
     """Flags whose value is a path."""
+    modules: frozenset[str] = frozenset()
+    """Flags with one or more values `NAME=PATH`."""
     repositories: frozenset[str] = frozenset()
     """Flags whose value is a Hugging Face repository."""
     host_values: Mapping[str, str] = field(default_factory=dict)
@@ -140,6 +142,7 @@ VLLM = Flags(
         """
     ),
     lists=_words("--served-model-name --cuda-graph-sizes --cudagraph-capture-sizes"),
+    modules=_words("--lora-modules"),
     host_values={"--host": "{host}", "--port": "{port}"},
     choices={
         "--load-format": _words("auto safetensors mistral gguf bitsandbytes dummy"),

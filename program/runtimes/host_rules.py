@@ -44,6 +44,7 @@ _NUMBER = re.compile(r"-?[0-9.]+(e[-+]?[0-9]+)?([,:;+-][-0-9.]*)*", re.ASCII)
 _SCALE = re.compile(r":[0-9]{1,3}(\.[0-9]{1,6})?\Z", re.ASCII)
 """The scale behind the path of an adapter."""
 _TOKEN_PATH = re.compile(r"\{[A-Za-z0-9_.-]+\}(/[^{}]*)?", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(:[\w.-]{1,64})?", re.ASCII)
 _IN_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*", re.ASCII)
 _HUBS = ("hf.co", "huggingface.co", "registry.ollama.ai", "ollama.com")
@@ -284,6 +285,13 @@ def _of_flag(name: str, given: Sequence[str], known: Flags, at: int, *, complete
     elif name in known.paths:
         if not _is_own_path(name, value):
             yield from (Need("path", each, flag=name, at=place) for each in _paths_in(name, value))
+    elif name in known.modules:
+        for each in given:
+            module, _, path = each.partition("=")
+            if not _MODULE.fullmatch(module) or not path:
+                yield itself
+            elif not _is_own_path(name, path):
+                yield Need("path", path, flag=name, at=place)
     elif (
         (name in known.repositories and not _REPOSITORY.fullmatch(value))
         or (name in known.choices and value not in known.choices[name])
@@ -305,7 +313,7 @@ def _arity(name: str, known: Flags) -> tuple[int, int] | None:
         return 0, 0
     if name in known.pairs:
         return 2, 2
-    if name in known.lists:
+    if name in known.lists or name in known.modules:
         return 1, 1 << 10
     one = (
         *(known.values, known.paths, known.repositories, known.host_values),

@@ -24,6 +24,7 @@ from program.runtimes.base import (
     switch,
     weights_path,
 )
+from program.runtimes.flags import mentions
 from program.runtimes.ranks import share_of
 
 
@@ -99,6 +100,19 @@ class VllmRuntime:
         return ProgressMetrics(
             generated_tokens="vllm:generation_tokens_total", running_requests="vllm:num_requests_running"
         )
+
+
+def host_adapters(desired: DesiredService) -> list[str]:
+    """Return the arguments that load the adapters of a process on a host when it starts.
+
+    In pods vLLM loads them while it runs. A rank above 16 needs `--max-lora-rank` in the user's arguments.
+    """
+    assert isinstance(desired.engine, Vllm), desired.engine
+    if not desired.adapters:
+        return []
+    enabled = mentions(desired.engine.extra_args, "--enable-lora")
+    modules = [f"{each.name}={{{each.token}}}" for each in desired.adapters]
+    return [*([] if enabled else ["--enable-lora"]), "--lora-modules", *modules]
 
 
 def _speculative(wish: Speculative | None) -> list[str]:

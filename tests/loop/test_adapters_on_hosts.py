@@ -141,12 +141,29 @@ def test_a_process_on_a_host_gets_its_adapters_when_it_starts(
 
 
 @pytest.mark.usefixtures("loop", "host")
-def test_a_wrong_checksum_is_a_condition_of_the_adapter(
-    client: KubeClient, namespace: str, files: tuple[Path, str]
+def test_an_adapter_with_a_wrong_checksum_stops_nothing(
+    client: KubeClient, namespace: str, gateway: str, files: tuple[Path, str]
 ) -> None:
     _, url = files
-    create(client, namespace, "sql", f"{url}/sql.gguf", sha256="0" * 64)
+    create(client, namespace, "legal", f"{url}/legal.gguf")
     model(client, namespace, source=f"{url}/tiny.gguf")
     service(client, namespace, SERVICE, annotations={"herdsman.dev/host": HOST}, contextSize=256)
+    eventually(lambda: numbers(client, namespace, "legal") == [0], what="the first adapter", timeout_s=WAIT_S)
+    answer = text(gateway, f"{namespace}/{SERVICE}:legal")
+    before = client.get(kinds.HOST_PROCESSES, namespace, SERVICE)["status"]["pid"]
+
+    create(client, namespace, "sql", f"{url}/sql.gguf", sha256="0" * 64)
     eventually(lambda: reason(client, namespace, "sql") == "DownloadFailed", what="the condition", timeout_s=WAIT_S)
     assert "ChecksumMismatch" in ready(client, namespace, "sql")["message"]
+    assert "the process of the earlier plan goes on" in ready(client, namespace, "sql")["message"]
+
+    def told() -> bool:
+        conditions = client.get(kinds.INFERENCE_SERVICES, namespace, SERVICE)["status"]["conditions"]
+        found = next(each for each in conditions if each["type"] == "Reconciling")
+        return found["reason"] == "HostProcessFailing" and "ChecksumMismatch" in found["message"]
+
+    eventually(told, what="the condition of the service", timeout_s=WAIT_S)
+    status_now = client.get(kinds.HOST_PROCESSES, namespace, SERVICE)["status"]
+    assert (status_now["pid"], status_now["ready"]) == (before, True)
+    assert numbers(client, namespace, "legal") == [0]
+    assert text(gateway, f"{namespace}/{SERVICE}:legal") == answer

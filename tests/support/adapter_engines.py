@@ -8,6 +8,7 @@ its model.
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -114,9 +115,11 @@ class AdapterEngine:
 
 
 class EngineServer:
-    """Serves an engine at a port of its own. With `key`, requests without this API key are refused."""
+    """Serves an engine at a port of its own, by TLS with `tls`. With `key` it refuses requests without this key."""
 
-    def __init__(self, engine: AdapterEngine, *, address: str = "127.0.0.1", key: str = "") -> None:
+    def __init__(
+        self, engine: AdapterEngine, *, address: str = "127.0.0.1", key: str = "", tls: ssl.SSLContext | None = None
+    ) -> None:
         self.engine = engine
         outer = self
 
@@ -141,6 +144,8 @@ class EngineServer:
                 pass
 
         self._server = ThreadingHTTPServer((address, 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 

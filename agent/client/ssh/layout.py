@@ -45,6 +45,8 @@ class Record(BaseModel):
     port: int
     removing: bool = False
     """The process is being removed."""
+    earlier: ProcessPlan | None = None
+    """The plan of the process that runs, while the files of `plan` are not on the host."""
 
 
 def read_record(text: str) -> Record | None:

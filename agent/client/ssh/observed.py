@@ -10,12 +10,13 @@ import binascii
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from agent.client.ssh.fetch import FileState
 from agent.client.ssh.layout import UNIT_PREFIX, Record, read_record
-from agent.contract import ProcessPhase, ProcessReason, ProcessReport
+from agent.contract import EarlierProcess, ProcessPhase, ProcessReason, ProcessReport
 from agent.processes import lifecycle
-from agent.processes.decision import Observed
+from agent.processes.adapters import adapters_of
+from agent.processes.decision import UNHEALTHY_AFTER, Observed
 from agent.processes.lifecycle import ProcessStatus, Running
+from agent.processes.replacing import GOES_ON
 
 _NAMES = ("record64", "proved", "launch", "start", "started", "installed", "unit")
 
@@ -155,15 +156,26 @@ def report_of_stopped(phase: ProcessPhase, reason: str, message: str, generation
     return ProcessReport(phase=phase, reason=reason, message=message, observed_generation=generation)
 
 
-def report_of_download(
-    state: FileState, generation: int, report: ProcessReport | None, *, still_serves: bool
+def serves_earlier(seen: ObservedProcess | None, status: ProcessStatus, launch_hash: str) -> bool:
+    """Return whether a process of an earlier plan serves and is not being stopped. `launch_hash` is the plan's."""
+    if seen is None or not seen.runs or seen.launch == launch_hash:
+        return False
+    return status.ready_since is not None and status.drain is None
+
+
+def report_of_earlier(
+    report: ProcessReport, status: ProcessStatus, record: Record, *, phase: ProcessPhase, reason: str, message: str
 ) -> ProcessReport:
-    """Return the report of a download; `report` is that of the process that runs in the meantime."""
-    progress = {"downloaded_bytes": state.done_bytes, "total_bytes": state.total_bytes}
-    if report is None:
-        return report_of_stopped(ProcessPhase.DOWNLOADING, "", "", generation).model_copy(update=progress)
-    words = {"phase": ProcessPhase.DOWNLOADING, "reason": "", "message": "", "ready": still_serves}
-    return report.model_copy(update={**words, **progress})
+    """Return the report of a plan whose files are not on the host, while the process of an earlier plan serves.
+
+    `report` has pid, port and address of that process, `status` its health.
+    """
+    is_healthy = status.failed_checks < UNHEALTHY_AFTER
+    adapters = adapters_of(record.earlier.argv) if record.earlier is not None else None
+    earlier = EarlierProcess(phase=ProcessPhase.READY if is_healthy else ProcessPhase.UNHEALTHY, adapters=adapters)
+    told = f"{message}; {GOES_ON}" if message else GOES_ON
+    words = {"phase": phase, "reason": reason, "message": told, "ready": is_healthy, "earlier": earlier}
+    return report.model_copy(update=words)
 
 
 def _blocks(text: str) -> list[tuple[str, list[str]]]:

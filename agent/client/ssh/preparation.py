@@ -18,11 +18,12 @@ from agent.client.ssh.layout import Layout, LayoutInvalid, Record
 from agent.client.ssh.machine import SshMachine
 from agent.client.ssh.observed import ObservedProcess
 from agent.client.ssh.scripts import script
-from agent.client.ssh.steps import RemoteHost, file_steps, files_of, secret_steps, service_of
+from agent.client.ssh.steps import RemoteHost, file_steps, secret_steps, service_of
 from agent.contract import ProcessPlan, ProcessReason
 from agent.processes.command_line import FileMissing
 from agent.processes.engines import SHARED
 from agent.processes.flags import unknown_flags
+from agent.processes.replacing import files_of
 from agent.processes.secret_values import MAX_BYTES, SecretApi, SecretUnavailable, SecretValues
 from agent.sources.source_policy import SourcePolicy
 from agent.steps.machine import MachineError

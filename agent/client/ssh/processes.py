@@ -21,8 +21,9 @@ from agent.client.ssh.observed import (
     observe_unit,
     phase_of,
     read_processes,
-    report_of_download,
+    report_of_earlier,
     report_of_stopped,
+    serves_earlier,
     status_of_start,
 )
 from agent.client.ssh.preparation import Preparation, StartDeferred
@@ -141,6 +142,10 @@ class SshProcesses:
         """Write the record of a plan on the host if it has changed. The port stays."""
         before = seen.get(key)
         record = self._preparation.record(key, plan, generation, seen)
+        if before is not None and before.runs and before.launch != hash_of(plan, self.remote_host().facts.address):
+            earlier = before.record.earlier or before.record.plan
+            if hash_of(earlier, self.remote_host().facts.address) == before.launch:
+                record = record.model_copy(update={"earlier": earlier})
         if before is not None and before.record == record:
             return record
         self._run(written_steps(record, self.remote_host()))
@@ -149,8 +154,8 @@ class SshProcesses:
     def advance(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, ObservedProcess]) -> ProcessReport:
         """Perform the next action towards a plan, and report the process. `seen` is the current observation."""
         status, now = self._statuses.get(key, ProcessStatus()), self._clock()
+        remote, before = self.remote_host(), seen.get(key)
         try:
-            remote, before = self.remote_host(), seen.get(key)
             desired = Desired(plan, hash_of(plan, remote.facts.address), generation)
             if before is not None:
                 status = status_of_start(status, before, now=now)
@@ -168,10 +173,21 @@ class SshProcesses:
                 return self._report(record, before, self._keep(key, status), desired.launch_hash)
             if action in (Action.START, Action.STOP, Action.RESTART):
                 return self._replace(action, record, remote, before, status, desired)
+            if before is not None and serves_earlier(before, status, desired.launch_hash):
+                words = ProcessPhase.BACKING_OFF, status.reason, status.message
+                return self._report_earlier(record, remote, before, status, desired.launch_hash, *words)
             return self._report(record, before, self._keep(key, status), desired.launch_hash)
         except (StartDeferred, CommandRefused, SudoRefused) as error:
             reason = error.reason if isinstance(error, StartDeferred) else ProcessReason.LAUNCH_FAILED
-            self._keep(key, _attempt_failed(status, reason, error.message, now=now))
+            status = self._keep(key, _attempt_failed(status, reason, error.message, now=now))
+            launch_hash = hash_of(plan, remote.facts.address)
+            if before is not None and serves_earlier(before, status, launch_hash):
+                # It may have been stopped before the error.
+                before = self.list_processes().get(key)
+                if before is not None and serves_earlier(before, status, launch_hash):
+                    words = ProcessPhase.BACKING_OFF, reason, error.message
+                    record = before.record.model_copy(update={"generation": generation})
+                    return self._report_earlier(record, remote, before, status, launch_hash, *words)
             return report_of_stopped(ProcessPhase.BACKING_OFF, reason, error.message, generation)
 
     def remove(self, key: str, seen: dict[str, ObservedProcess]) -> ProcessReport | None:
@@ -228,12 +244,18 @@ class SshProcesses:
         download = self._preparation.fetch(record, self._statuses.get(key, ProcessStatus()).attempts)
         if download is not None:
             self._keep(key, status)
-            report = self._report(record, before, status, desired.launch_hash) if before is not None else None
-            # The process of the earlier plan continues until all files of the new plan are on the host.
-            still_serves = (
-                before is not None and before.runs and status.ready_since is not None and status.drain is None
-            )
-            return report_of_download(download, record.generation, report, still_serves=still_serves)
+            progress = {"downloaded_bytes": download.done_bytes, "total_bytes": download.total_bytes}
+            if before is not None and serves_earlier(before, status, desired.launch_hash):
+                told = ProcessPhase.DOWNLOADING, "", ""
+                report = self._report_earlier(record, remote, before, status, desired.launch_hash, *told)
+            else:
+                report = report_of_stopped(ProcessPhase.PENDING, "", "", record.generation)
+                if before is not None:
+                    report = self._report(record, before, status, desired.launch_hash)
+                words = {"phase": ProcessPhase.DOWNLOADING, "reason": "", "message": "", "ready": False}
+                report = report.model_copy(update=words)
+            return report.model_copy(update=progress)
+        record = record.model_copy(update={"earlier": None})
         service = self._preparation.service(record)
         if action is Action.STOP and before is not None:
             status, is_drained = self._drain(before, remote, status)
@@ -251,6 +273,25 @@ class SshProcesses:
         self._units.in_order(key, checksum(file_in(unit)))
         self._keep(key, ProcessStatus(launch_hash=desired.launch_hash))
         return report_of_stopped(ProcessPhase.STARTING, "", "", record.generation)
+
+    def _report_earlier(
+        self,
+        record: Record,
+        remote: RemoteHost,
+        before: ObservedProcess,
+        status: ProcessStatus,
+        launch_hash: str,
+        phase: ProcessPhase,
+        reason: str,
+        message: str,
+    ) -> ProcessReport:
+        """Check the process of an earlier plan, which serves until all files of the plan are on the host."""
+        checked = self._check(record, remote, before, status, POLICY)
+        # Phase, reason and message are those of the plan.
+        status = replace(checked, phase=status.phase, reason=status.reason, message=status.message)
+        self._keep(record.key, status)
+        report = self._report(record, before, status, launch_hash)
+        return report_of_earlier(report, status, record, phase=phase, reason=reason, message=message)
 
     def _watch(self, record: Record, remote: RemoteHost, seen: ObservedProcess, status: ProcessStatus) -> ProcessStatus:
         self._repair_unit(record, remote, seen)

@@ -17,6 +17,7 @@ from agent.contract import FilePlan, ProcessPlan
 from agent.processes import command_line
 from agent.processes.command_line import launch_hash
 from agent.processes.flags import translated_flags
+from agent.processes.replacing import MODEL, files_of
 from agent.steps import launchd, systemd
 from agent.steps.files import Directory, File, NoFile
 from agent.steps.machine import Facts, Machine, MachineError, checked
@@ -24,7 +25,6 @@ from agent.steps.service import Service, environment_file_text
 from agent.steps.step import Change, Step
 from program.desired.web_address import shown
 
-MODEL = "model"
 RESTART_DELAY_S = 2
 MAX_STARTS = 6
 """Starts within five minutes before systemd gives up. The process is then Failed until its plan changes."""
@@ -54,11 +54,6 @@ class RemoteHost:
     @property
     def manager(self) -> systemd.Systemd:
         return systemd.Systemd(self.machine, self.own_user)
-
-
-def files_of(plan: ProcessPlan) -> dict[str, FilePlan]:
-    """Return all files of a plan by name."""
-    return {**({MODEL: plan.file} if plan.file else {}), **(plan.files or {})}
 
 
 def hash_of(plan: ProcessPlan, address: str) -> str:
@@ -96,7 +91,8 @@ _TO_FILE = {"log_to_file": True} if "log_to_file" in Service.__dataclass_fields_
 def written_steps(record: Record, remote: RemoteHost) -> list[Step]:
     """Return the steps that write the record of a plan on the host."""
     layout = remote.layout
-    content = record.model_dump_json(by_alias=True).encode()
+    absent = {"earlier"} if record.earlier is None else None
+    content = record.model_dump_json(by_alias=True, exclude=absent).encode()
     # A preview does not show this file, because it shows the difference of the plan itself.
     return [Store(layout), File(layout.record(record.key), content, mode=0o600, secret=True, what="plan")]
 

@@ -199,9 +199,9 @@ class HostMemory:
         """Record the state of a process. Called in workers' threads under their locks."""
         if report.phase is ProcessPhase.STOPPED:
             self.ledger.stop_waiting(key)
-        if report.phase not in _INSIDE:
+        if report.running_phase not in _INSIDE:
             self._adopted.pop(key, None)
-        if report.phase not in _INSIDE and self.ledger.remove_process(key):
+        if report.running_phase not in _INSIDE and self.ledger.remove_process(key):
             self._free()
         else:
             self._stir()
@@ -277,7 +277,7 @@ class HostMemory:
         now, supervisor = self._clock(), self._processes()
         for key, plan in supervisor.plans().items():
             report = supervisor.report(key)
-            if report is None or report.phase not in _INSIDE or report.pid is None or self.ledger.entry(key):
+            if report is None or report.running_phase not in _INSIDE or report.pid is None or self.ledger.entry(key):
                 continue
             # Found without a record, because an earlier agent lost its state.
             need = self._estimator.of_running(report.pid, plan, discrete_gpus=self.machine.discrete_gpus)
@@ -286,7 +286,7 @@ class HostMemory:
             report = supervisor.report(key)
             if (
                 now - entry.since > LEAK_S
-                and (report is None or report.phase not in _INSIDE)
+                and (report is None or report.running_phase not in _INSIDE)
                 and self.ledger.remove_process(key)
             ):
                 self._free()
@@ -352,7 +352,7 @@ class HostMemory:
                 continue
             found[key] = GroupedProcess(
                 plan=desired.plan,
-                phase=report.phase,
+                phase=report.running_phase,
                 need=entry.counted if entry is not None else self._needs.get(key, _planned_need(desired.plan)),
                 inside=entry is not None,
                 held_by_others=bool(elsewhere.sources(key) - {GROUPS}),
@@ -365,7 +365,7 @@ class HostMemory:
         by_key, found = supervisor.list_desired(), []
         for key, entry in self.ledger.entries().items():
             report = supervisor.report(key)
-            if report is None or report.phase not in _INSIDE:
+            if report is None or report.running_phase not in _INSIDE:
                 continue
             desired = by_key.get(key)
             found.append(
@@ -375,7 +375,7 @@ class HostMemory:
                     footprint_bytes=measured.get(key) or entry.counted.ram_bytes,
                     started=entry.since,
                     protected=desired is not None and desired.plan.eviction_protection,
-                    stopping=report.phase is ProcessPhase.STOPPING
+                    stopping=report.running_phase is ProcessPhase.STOPPING
                     or desired is None
                     or bool(supervisor.holds.sources(key)),
                 )

@@ -106,7 +106,9 @@ class Slot:
         free = stats.f_bavail * stats.f_frsize
         if needed_bytes > free:
             what = f"`{self.final.name}` needs {needed_bytes} more bytes"
-            raise NoSpace(f"{what} and `{self.directory}` has {free}; free some space")
+            raise NoSpace(
+                f"{what} and `{self.directory}` has {free}; free some space", lacking_bytes=needed_bytes - free
+            )
 
 
 def try_lock(directory: Path) -> int | None:

@@ -114,6 +114,15 @@ class StoreSpace:
         used = sum(model.size_bytes for model in stored_models(self._root))
         return StoreUsage(used, self.limit_bytes, stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize)
 
+    def freed_without(self, named: frozenset[str]) -> int:
+        """Return how many bytes could be removed in addition if only these directories were in use. 0 if unknown."""
+        try:
+            models = stored_models(self._root)
+        except FileError:
+            return 0
+        used = self._named()
+        return sum(model.size_bytes for model in models if model.key in used and model.key not in named)
+
     def touch(self, key: str) -> None:
         """Record that a process starts with this model now."""
         path = self._root / key / USED
@@ -178,7 +187,7 @@ class StoreSpace:
             return []
         chosen, freed = self._choose(lacking, without=slot.root.name)
         if freed < lacking:
-            raise NoSpace(_no_space_message(slot, needed, usage, removable=freed))
+            raise NoSpace(_no_space_message(slot, needed, usage, removable=freed), lacking_bytes=lacking - freed)
         return self._remove(chosen)
 
     def _removable(self, without: str = "") -> list[StoredModel]:

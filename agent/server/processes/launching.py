@@ -14,10 +14,11 @@ from pathlib import Path
 
 import structlog
 
-from agent.contract import FilePlan, ProcessPhase, ProcessPlan, ProcessReason
+from agent.contract import ProcessPhase, ProcessPlan, ProcessReason
 from agent.processes import command_line, engines, flags
 from agent.processes.decision import Desired
 from agent.processes.lifecycle import Hold, ProcessStatus, Running
+from agent.processes.replacing import MODEL, files_of
 from agent.processes.secret_values import SecretUnavailable
 from agent.server.daemons.port import DaemonNotReady
 from agent.server.daemons.shared import SharedDaemons
@@ -27,8 +28,6 @@ from agent.server.processes.ports import NoPortFree
 from agent.server.processes.process import LaunchFailed, Marker, Unit, launch
 from agent.server.processes.worker_context import WorkerContext
 
-MODEL = "model"
-"""Name of the plan's main file among its files, and of its token in `argv`."""
 BYTES = "bytes"
 """Name under which the admission receives the size of a model that has no file in the store."""
 INSTALL_RETRY_S = (5.0, 30.0)
@@ -72,11 +71,6 @@ class Launched:
     running: Running
     log_start: int
     """Byte position in the log where the lines of this process begin."""
-
-
-def files_of(plan: ProcessPlan) -> dict[str, FilePlan]:
-    """Return all files of a plan by name."""
-    return {**({MODEL: plan.file} if plan.file else {}), **(plan.files or {})}
 
 
 class Launcher:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
+from agent.contract import EarlierProcess, ProcessPhase, ProcessPlan, ProcessReport
+from agent.processes.adapters import adapters_of
 from agent.processes.decision import Desired
 from agent.processes.lifecycle import ProcessStatus, Running
 from agent.server.processes import identity
@@ -59,19 +60,33 @@ def plan_in_force(last: Desired, running: Running | None, started_by: ProcessPla
 
 
 def report_of(
-    key: str, context: WorkerContext, desired: Desired, status: ProcessStatus, progress: tuple[int, int | None] | None
+    key: str,
+    context: WorkerContext,
+    desired: Desired,
+    status: ProcessStatus,
+    progress: tuple[int, int | None] | None,
+    *,
+    running_plan: ProcessPlan | None,
 ) -> ProcessReport:
-    """Return the report of a process. `progress` is used only while its files are downloaded."""
-    done, total = (progress if status.phase is ProcessPhase.DOWNLOADING else None) or (None, None)
-    running = status.running
+    """Return the report of a process. `progress` is used only while its files are downloaded.
+
+    `running_plan` is the plan that started the running process, if known.
+    """
+    running, kept, plan = status.running, status.replacement, desired.plan
+    phase, reason, message, earlier = status.phase, status.reason, status.message, None
+    if running is not None and kept is not None:
+        phase, reason, message, plan = kept.phase, kept.reason, kept.told, running_plan or plan
+        adapters = adapters_of(running_plan.argv) if running_plan is not None else None
+        earlier = EarlierProcess(phase=status.phase, adapters=adapters)
+    done, total = (progress if phase is ProcessPhase.DOWNLOADING else None) or (None, None)
     welcome = status.phase is ProcessPhase.READY or context.accepts_requests(key, status.phase)
     return ProcessReport(
-        phase=status.phase,
-        reason=status.reason,
-        message=status.message,
+        phase=phase,
+        reason=reason,
+        message=message,
         observed_generation=desired.generation,
         pid=(running.pid or None) if running else None,
-        port=context.front_port(key, desired.plan) or (running.port if running else None),
+        port=context.front_port(key, plan) or (running.port if running else None),
         address=context.address if running or welcome else None,
         restarts=status.restarts,
         downloaded_bytes=done,
@@ -79,6 +94,7 @@ def report_of(
         started_at=running.started_at if running else None,
         ready=welcome,
         memory_bytes=context.reserved(key),
+        earlier=earlier,
     )
 
 

@@ -17,15 +17,15 @@ from agent.processes.decision import Action, Desired
 from agent.processes.draining import Drained, drain_timeout_of
 from agent.processes.engine_probe import EngineProbe
 from agent.processes.lifecycle import Hold, ProcessStatus, Step
+from agent.processes.replacing import MODEL, Replacement, files_of, needs_other_files
 from agent.server.daemons.plans import is_daemon_key
-from agent.server.daemons.port import DaemonFailed, DaemonNotReady
 from agent.server.processes import process_log
 from agent.server.processes.drain import Draining, drain
-from agent.server.processes.launching import MODEL, Launcher, NotAdmitted, NotLaunched, files_of, not_ready, rotate
+from agent.server.processes.early_fetch import EarlyFetch, after_early_fetch, fetch_failure
+from agent.server.processes.launching import Launcher, NotAdmitted, NotLaunched, rotate
 from agent.server.processes.process import Unit
 from agent.server.processes.records import plan_in_force, record_of, report_of
 from agent.server.processes.worker_context import WorkerContext
-from agent.sources.errors import Cancelled, FileError
 
 EXIT_POLL_S = 1.0
 """Poll interval for the exit of a serving process, if the kernel does not notify the agent of exits."""
@@ -33,8 +33,6 @@ STOP_RETRY_S = 1.0
 """How long after a failed stop the agent tries to stop the process again."""
 PROGRESS_INTERVAL_S = 1.0
 COMPLETION_TIMEOUT_S = 120.0
-LASTING_BACKOFF_S = 30.0
-"""First wait after a failure that ends only when a person acts."""
 
 _log = structlog.get_logger(__name__)
 
@@ -71,6 +69,9 @@ class Worker:
         self._wake = threading.Event()
         self._cancel = threading.Event()
         self._probe = EngineProbe()
+        self._early: EarlyFetch | None = None
+        self._note = ""
+        """Why a process was stopped before the files of its successor were there. Reported during their download."""
         self._detaching = False
         self._agent_stops = False
         self._done = False
@@ -153,19 +154,25 @@ class Worker:
 
     def report(self) -> ProcessReport:
         """Return the report of the process."""
-        return report_of(self.key, self._context, self._reported_desired, self._status, self._progress)
+        desired, status = self._reported_desired, self._status
+        return report_of(self.key, self._context, desired, status, self._progress, running_plan=self._running_plan)
 
     def _run(self) -> None:
         self._report_change()
         while not self._detaching:
             desired = None if self._agent_stops else self._desired
             hold = self._context.holds.of(self.key)
-            self._status = lifecycle.plan_changed(self._status, desired)
+            self._status = lifecycle.plan_changed(
+                self._status,
+                desired,
+                needs_other_files=desired is not None and needs_other_files(desired.plan, self._running_plan),
+            )
             self._status = lifecycle.hold_changed(self._status, desired, hold)
             if self._retry:
                 self._retry = False
                 self._status = lifecycle.admission_retried(self._status)
             self._reported_desired = desired or self._reported_desired
+            self._take_early_fetch()
             self._report_change()
             step = self._next_step(desired, hold)
             try:
@@ -196,7 +203,9 @@ class Worker:
         elif step.action is Action.REMOVE:
             return self._remove()
         elif desired is not None:
-            if step.action is Action.FETCH:
+            if step.action is Action.FETCH and self._status.replacement is not None:
+                self._fetch_early(desired)
+            elif step.action is Action.FETCH:
                 self._fetch(desired)
             elif step.action is Action.START:
                 self._start_process(desired)
@@ -214,14 +223,9 @@ class Worker:
         self._wake.clear()
 
     def _fetch(self, desired: Desired) -> None:
-        self._status = lifecycle.fetch_started(self._status)
-        self._progress = (0, desired.plan.file.size_bytes if desired.plan.file else None)
-        self._report_change()
-        with self._lock:
-            self._cancel = cancel = threading.Event()
-            if self._desired is None or files_of(self._desired.plan) != files_of(desired.plan):
-                return
-        if self._detaching:
+        self._status = lifecycle.fetch_started(self._status, message=self._note)
+        cancel = self._fetch_begins(desired)
+        if cancel is None:
             return
         said = 0.0
 
@@ -234,22 +238,68 @@ class Worker:
 
         try:
             paths = self._launcher.fetch(self.key, desired, on_progress, cancel)
-        except Cancelled:
-            return
-        except FileError as failure:
-            self._log.warning("Failed to fetch the file", reason=failure.reason.value, error=failure.message)
-            # Another try for a wrong file costs the whole download, so the wait is longer.
-            self._attempt_failed(
-                failure.reason, failure.message, base_s=None if failure.transient else LASTING_BACKOFF_S
-            )
-        except DaemonFailed as failure:
-            self._attempt_failed(failure.reason, str(failure))
-        except (NotAdmitted, NotLaunched) as failure:
-            self._start_failed(failure)
-        except DaemonNotReady as failure:
-            self._start_failed(not_ready(failure))
+        except Exception as error:
+            failure = fetch_failure(error, self._context.policy)
+            if failure is not None:
+                self._start_failed(failure)
         else:
+            self._note = ""
             self._status = lifecycle.files_fetched(self._status, paths.pop(MODEL, None), paths)
+
+    def _fetch_begins(self, desired: Desired) -> threading.Event | None:
+        """Report the beginning of a fetch. Returns the event that cancels it, or None if it is not needed any more."""
+        self._progress = (0, desired.plan.file.size_bytes if desired.plan.file else None)
+        self._report_change()
+        with self._lock:
+            self._cancel = cancel = threading.Event()
+            if self._desired is None or files_of(self._desired.plan) != files_of(desired.plan):
+                return None
+        return None if self._detaching else cancel
+
+    def _fetch_early(self, desired: Desired) -> None:
+        """Begin to fetch files beside the process of an earlier plan."""
+        assert self._status.replacement is not None
+        self._status = replace(self._status, replacement=self._status.replacement.started())
+        cancel = self._fetch_begins(desired)
+        if cancel is None:
+            self._status = replace(self._status, replacement=Replacement())
+            return
+        said = 0.0
+
+        def on_progress(done: int, total: int | None) -> None:
+            nonlocal said
+            self._progress = (done, total)
+            if self._context.clock() - said >= PROGRESS_INTERVAL_S:
+                said = self._context.clock()
+                self._wake.set()  # the worker's thread reports it
+
+        self._early = EarlyFetch(
+            desired.launch_hash,
+            lambda progress, cancel: self._launcher.fetch(self.key, desired, progress, cancel),
+            on_progress=on_progress,
+            cancel=cancel,
+            ended=self._wake.set,
+        )
+
+    def _take_early_fetch(self) -> None:
+        """Take the outcome of a fetch beside the process of an earlier plan, and end a fetch that is not needed."""
+        early, kept = self._early, self._status.replacement
+        if early is None or (kept is not None and early.launch_hash == self._status.launch_hash and not early.is_done):
+            return
+        self._early = None
+        early.cancel()
+        if kept is None or early.launch_hash != self._status.launch_hash:
+            return
+        self._status, self._note = after_early_fetch(
+            self._status,
+            early.error,
+            now=self._context.clock(),
+            policy=self._context.policy,
+            freed_by_stop=lambda: self._context.freed_by_stop(self.key),
+        )
+        if early.error is not None:
+            is_kept = self._status.replacement is not None
+            self._log.warning("Failed to fetch files beside a process", error=str(early.error), is_kept=is_kept)
 
     def _start_process(self, desired: Desired) -> None:
         try:
@@ -276,15 +326,15 @@ class Worker:
         self._attempt_failed(failure.reason, failure.message, base_s=base_s, cap_s=cap_s)
 
     def _check_health(self, desired: Desired) -> None:
-        assert self._status.running is not None
-        failure = self._probe.health(
-            self._context.listening(desired.plan), self._status.running.port, desired.plan.health_path
-        )
+        running = self._status.running
+        assert running is not None
+        plan = plan_in_force(desired, running, self._running_plan)
+        failure = self._probe.health(self._context.listening(plan), running.port, plan.health_path)
         if failure is None and self._unit is not None:
             failure = self._unit.not_yet()
         now, before = self._context.clock(), self._status.phase
         self._status = lifecycle.health_checked(
-            self._status, desired.plan, failure=failure, now=now, policy=self._context.policy
+            self._status, plan, failure=failure, now=now, policy=self._context.policy
         )
         self._log_change(before)
         rotate(self._context.store.log_file(self.key))
@@ -331,6 +381,7 @@ class Worker:
         cause, message = lifecycle.stop_cause(self._status, desired, hold)
         replacing = cause is None and desired is not None
         reason = cause or (hold.reason if hold else ProcessReason.REPLACING if replacing else "")
+        message = message or (self._note if replacing else "")
         self._status = lifecycle.stop_started(self._status, reason=reason, message=message)
         self._report_change()
         if cause is None and self._status.ready_since is not None and not self._drain(hold):

@@ -101,6 +101,8 @@ class WorkerContext:
     allowed."""
     reserved: Callable[[str], int | None] = lambda _key: None
     """Returns the memory that is reserved for an admitted process."""
+    freed_by_stop: Callable[[str], int] = lambda _key: 0
+    """Returns how many bytes of the store only the running process of this key uses, and its plan does not."""
     secrets: Callable[[str, ProcessPlan], dict[str, str]] = lambda _key, _plan: {}
     """Looks up the values of a plan's secret variables at each start. Raises SecretUnavailable."""
     withdrawn: Callable[[str], bool | None] = lambda _key: None

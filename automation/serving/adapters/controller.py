@@ -42,6 +42,8 @@ from automation.status.event_recorder import EventRecorder
 from automation.status.ownership import written_by_another
 from automation.status.writer import StatusWriter
 from components import naming
+from gateway.engines.access import requirements_of
+from gateway.names import ServiceName
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError, NotFound
@@ -329,6 +331,7 @@ class LoraAdapters:
     ) -> dict[str, AdapterOutcome | None]:
         """Return what each replica said last, by pod, and have those asked that are due."""
         engine, secrets = self._targets.engine(adapter, service), keys_of(adapter.dialect, service)
+        certified = requirements_of(adapter.dialect, ServiceName(adapter.namespace, adapter.service), ())
 
         def ask(start: EngineStart, before: AdapterOutcome | None) -> AdapterOutcome:
             if wanted == "absent" and engine in KEPT_UNTIL_RESTART:
@@ -340,7 +343,7 @@ class LoraAdapters:
             try:
                 if wanted == "loaded" and self._is_ending(adapter.uid):
                     return AdapterOutcome(state="absent", reason=AdapterReason.UNLOADING)
-                send = self._requests.asking(start, secrets)
+                send = self._requests.asking(start, secrets, certified)
                 if wanted == "loaded":
                     return following(before, engine_requests.load(engine, adapter.name, adapter.location, send))
                 return following(before, engine_requests.unload(engine, adapter.name, send))

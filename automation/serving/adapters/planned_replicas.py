@@ -7,9 +7,7 @@ serves; before, its init container shows the progress.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 from agent.contract import ProcessPhase
 from agent.sources.errors import Reason
@@ -18,30 +16,8 @@ from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.adapter import AdapterFile, AdapterOutcome, AdapterReason, AdapterReplica
 
-_FLAGS = ("--lora", "--lora-scaled")
-_TOKEN = re.compile(r"\{([^{}]+)\}(?::[0-9.]+)?")
 _OF_FILES = frozenset(Reason)
 _LONGEST_MESSAGE = 300
-
-
-def adapters_of(argv: Sequence[Any]) -> tuple[str, ...]:
-    """Return the adapters in the arguments of a process, in the order of llama-server's numbers.
-
-    An adapter that is a file of the plan is the name of its token, another one the text of the argument.
-    """
-    words = [str(word) for word in argv]
-    found: list[str] = []
-    for at, word in enumerate(words):
-        name, equals, attached = word.partition("=")
-        if name in _FLAGS:
-            value = attached if equals else "".join(words[at + 1 : at + 2])
-            found += (_named(each) for each in value.split(","))
-    return tuple(found)
-
-
-def _named(value: str) -> str:
-    token = _TOKEN.fullmatch(value)
-    return token[1] if token is not None else value
 
 
 def processes_of(objects: Mapping[tuple[str, str], Json]) -> list[Json]:
@@ -68,11 +44,15 @@ def _of_process(file: AdapterFile, process: Json) -> AdapterOutcome:
         why = f"host `{spec['host']}` has not read the changed plan yet"
         return _waits(AdapterReason.RESTART_PENDING, why)
     phase, reason = status.get("phase"), str(status.get("reason") or "")
+    earlier = status.get("earlier") or {}
+    loaded = tuple(earlier.get("adapters") or ())
+    if status.get("ready") and file.token in loaded:
+        return AdapterOutcome(state="loaded", adapter_id=loaded.index(file.token))
     if phase == ProcessPhase.DOWNLOADING:
         return _waits(AdapterReason.DOWNLOADING, f"the host downloads model and adapters{_progress(status)}")
     if reason in _OF_FILES:
         return _failed(AdapterReason.DOWNLOAD_FAILED, f"{reason}: {status.get('message')}")
-    if status.get("ready"):
+    if status.get("ready") and not earlier:
         return AdapterOutcome(state="loaded", adapter_id=adapters.index(file.token))
     if phase in (ProcessPhase.FAILED, ProcessPhase.BACKING_OFF):
         return _failed(AdapterReason.REPLICA_FAILED, f"{reason}: {status.get('message')}")

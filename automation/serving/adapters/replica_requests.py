@@ -2,7 +2,8 @@
 
 The API server replaces the Authorization header of requests that it passes on to pods, so a key cannot go that way.
 Then the loop connects to the pod's address, which works where pods are reachable: in the cluster. The key is read for
-each series of requests, and kept in no field and no message.
+each series of requests, and kept in no field and no message. It is sent over TLS only after the engine's certificate
+was verified, as the gateway does it (`gateway.engines.access`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import functools
 import http.client
 import json
 import re
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from automation.serving.adapters.engine_requests import Ask, RequestFailed
 from automation.serving.engine_start import EngineStart
+from gateway.engines.access import AUTHORITY, CERTIFICATE, Requirements, SecretValues, access_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound
@@ -35,21 +38,41 @@ class ReplicaRequests:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
-    def asking(self, start: EngineStart, secrets: Sequence[tuple[str, str]]) -> Ask:
+    def asking(
+        self, start: EngineStart, secrets: Sequence[tuple[str, str]], certified: Requirements = Requirements()
+    ) -> Ask:
         """Return the function that sends requests to a replica. `secrets` has Secret and key of the engine's API key.
 
-        Further ones are those before it, which replicas may still demand. Raises RequestFailed if the first one cannot
-        be read.
+        Further ones are those before it, which replicas may still demand. `certified` names the Secret by which the
+        certificate of an engine with TLS is verified. Raises RequestFailed if one of the first two cannot be read.
         """
         if not secrets:
             return _Proxied(self._client, start)
-        if start.tls:
-            why = "the engine demands an API key over TLS, and the loop cannot verify its certificate"
-            raise RequestFailed(AdapterReason.KEY_OVER_TLS, f"{why}; load the adapter by the engine's arguments")
+        tls = self._tls(certified) if start.tls else None
         present, *earlier = secrets
         key = self._key(start.namespace, *present)
         others = [functools.partial(self._key, start.namespace, *each) for each in earlier]
-        return _Direct(self._address(start), start.port, key, others)
+        return _Direct(self._address(start), start.port, key, others, tls=tls, name=certified.server_name)
+
+    def _tls(self, certified: Requirements) -> ssl.SSLContext:
+        """Return the context that verifies the engine's certificate."""
+        secret, values = certified.certificates, SecretValues()
+        if secret is not None:
+            try:
+                data = self._client.get(kinds.SECRETS, secret.namespace, secret.name).get("data") or {}
+                public = {part: str(data[part]) for part in (AUTHORITY, CERTIFICATE) if data.get(part)}
+                decoded = {part: base64.b64decode(text, validate=True).decode() for part, text in public.items()}
+                values = SecretValues(decoded)
+            except Forbidden:
+                values = SecretValues(problem=f"`{secret.name}` may not be read by the loop; {_READER}")
+            except NotFound:
+                values = SecretValues(problem=f"`{secret.name}` does not exist")
+            except (ApiError, binascii.Error, UnicodeDecodeError) as error:
+                values = SecretValues(problem=f"`{secret.name}` cannot be read: {type(error).__name__}")
+        found = access_of(certified, {secret: values} if secret is not None else {}, tls=True)
+        if found.tls is None:
+            raise RequestFailed(AdapterReason.KEY_OVER_TLS, f"the engine demands an API key over TLS: {found.problem}")
+        return found.tls
 
     def _key(self, namespace: str, name: str, key: str) -> str:
         unreadable = AdapterReason.ENGINE_KEY_NOT_READABLE
@@ -109,8 +132,22 @@ class _Proxied:
 class _Direct:
     """Requests to the pod's address, with the engine's key."""
 
-    def __init__(self, address: str, port: int, key: str, others: Sequence[Callable[[], str]]) -> None:
-        """`others` read the keys that are tried if the engine refuses the first one."""
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        key: str,
+        others: Sequence[Callable[[], str]],
+        *,
+        tls: ssl.SSLContext | None,
+        name: str,
+    ) -> None:
+        """`others` read the keys that are tried if the engine refuses the first one.
+
+        `tls` verifies the engine's certificate, which is valid for `name`; None: the engine serves without TLS.
+        """
+        self._tls = tls
+        self._name = name
         self._address = address
         self._port = port
         self._key = key
@@ -134,10 +171,16 @@ class _Direct:
             data = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
         try:
+            connection.connect()
+            if self._tls is not None:
+                connection.sock = self._tls.wrap_socket(connection.sock, server_hostname=self._name)
             connection.request(method, path, data, headers)
             answer = connection.getresponse()
             read = answer.read(MAX_ANSWER_BYTES)
             return Exchange(answer.status, dict(answer.getheaders()), read, not answer.read(1))
+        except ssl.SSLCertVerificationError as error:
+            why = f"the engine's certificate is not valid for `{self._name}`: {error.verify_message}"
+            raise RequestFailed(AdapterReason.KEY_OVER_TLS, why) from None
         except (OSError, http.client.HTTPException) as error:
             why = f"{method} {path}: no answer from the pod's address: {error}"
             raise RequestFailed(AdapterReason.REPLICA_UNREACHABLE, why) from None

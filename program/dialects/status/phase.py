@@ -204,6 +204,13 @@ def _not_yet_as_wanted(facts: ServiceFacts, replicas: PhaseDecision) -> PhaseDec
             "reason": Reason.ROLLOUT_DEFERRED,
             "message": f"{replicas.message}; a change waits: {rollout.deferred.message}",
         }
+    elif facts.hosted is not None and facts.hosted.earlier and not facts.applying:
+        fails = facts.hosted.earlier_fails
+        changed = {
+            "outcome": "reconciling",
+            "reason": Reason.HOST_PROCESS_FAILING if fails else Reason.MODEL_DOWNLOADING,
+            "message": f"{replicas.message}; {facts.hosted.earlier}",
+        }
     elif facts.applying or not facts.objects_exist:
         changed = {"outcome": "reconciling", "reason": Reason.APPLYING, "message": "Applying the service's objects"}
     return replicas.model_copy(update=changed) if changed else None

@@ -101,6 +101,16 @@ def everything(client: socket.socket) -> bytes:
     return b"".join(parts)
 
 
+def answer_of(client: socket.socket) -> bytes:
+    """Return one answer; the connection stays."""
+    received = b""
+    while not received.endswith(b"\r\n\r\nok"):
+        part = client.recv(1 << 16)
+        assert part, "the server closed the connection"
+        received += part
+    return received
+
+
 def trickle(client: socket.socket, start: bytes) -> None:
     """Send a byte now and then until the server ends the connection; fail after a minute."""
     deadline = time.monotonic() + PATIENT_S
@@ -126,10 +136,30 @@ def test_a_client_that_sends_single_bytes_gets_no_more_time(
 
 
 def test_an_idle_connection_ends(start: Start) -> None:
-    server = start(Bounds(request_s=0.2))
+    server = start(Bounds(idle_s=0.2))
     with connect(server) as idle:
         idle.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert everything(idle).endswith(b"ok")
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_wait_between_requests_is_not_time_of_a_request(
+    start: Start, contexts: tuple[ssl.SSLContext, ...], tls: bool
+) -> None:
+    server = start(Bounds(idle_s=PATIENT_S, request_s=0.05, connections=1), (lambda: contexts[0]) if tls else None)
+    with connect(server, tls=tls) as client:
+        for _ in range(2):
+            time.sleep(0.1)  # twice the time of a request
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert answer_of(client).endswith(b"ok")
+        trickle(client, b"GET / HTTP/1.1\r\nX-A: ")
+
+
+def test_requests_that_come_together_are_all_answered(start: Start) -> None:
+    server = start(Bounds(idle_s=0.2))
+    with connect(server) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n" * 3)
+        assert everything(client).count(b"200 OK") == 3
 
 
 @pytest.mark.parametrize("tls", [False, True])

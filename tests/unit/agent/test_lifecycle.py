@@ -183,6 +183,30 @@ def test_a_changed_plan_stops_the_old_process_first_and_counts_no_crash() -> Non
     assert (status.crashes, status.restarts) == (0, 0)
 
 
+def test_a_process_is_kept_until_the_files_of_its_successor_are_there() -> None:
+    wanted, other = desired(), desired(file=FILE)
+    status = lifecycle.plan_changed(ready(wanted), other, needs_other_files=True)
+    assert (status.phase, next_step(status, other).action) == (ProcessPhase.READY, Action.FETCH)
+    assert status.replacement is not None
+    first = status.replacement
+    status = replace(status, check_at=99.0)
+    fetching = replace(status, replacement=first.started())
+    assert next_step(fetching, other).action is Action.WATCH
+    failed = first.failed("NotFound", "gone", now=1.0, base_s=4.0, cap_s=60.0)
+    status = replace(status, replacement=failed)
+    assert next_step(status, other, now=2.0) == Step(Action.WATCH, 5.0), "the next fetch comes before the next check"
+    assert next_step(status, other, now=5.0).action is Action.FETCH
+    status = lifecycle.health_checked(status, wanted.plan, failure=None, now=6.0, policy=POLICY)
+    assert (status.phase, status.replacement) == (ProcessPhase.READY, failed)
+
+    back = lifecycle.plan_changed(status, wanted)
+    assert (back.phase, back.replacement) == (ProcessPhase.READY, None), "its own plan came back"
+    ended = lifecycle.process_stopped(status)
+    assert (ended.phase, ended.reason, ended.retry_at) == (ProcessPhase.BACKING_OFF, "NotFound", 5.0)
+    due = lifecycle.replacement_due(status)
+    assert (due.phase, next_step(due, other).action) == (ProcessPhase.STOPPING, Action.STOP)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -17,6 +17,7 @@ STARTING = Observed(running="new", running_s=10.0)
 READY = Observed(running="new", running_s=3600.0, is_ready=True)
 FAILING = Observed(running="new", running_s=3600.0, is_ready=True, failed_checks=RESTART_AFTER)
 OLD = Observed(running="old", running_s=3600.0, is_ready=True)
+KEPT = replace(OLD, has_files=False)
 UNKNOWN = Observed(running="", running_s=3600.0)
 ENDED = Observed(running="new", has_ended=True)
 GAVE_UP = Observed(has_given_up=True)
@@ -41,6 +42,13 @@ GAVE_UP = Observed(has_given_up=True)
         ),
         (WANTED, FAILING, Action.RESTART, Action.RESTART),
         (WANTED, OLD, Action.STOP, Action.WAIT),
+        (WANTED, KEPT, Action.FETCH, Action.FETCH),
+        (WANTED, replace(KEPT, fetch_at=100.1), Action.CHECK_HEALTH, Action.CHECK_HEALTH),
+        (WANTED, replace(KEPT, fetch_at=100.1, check_at=100.1), Action.WATCH, Action.WATCH),
+        (WANTED, replace(KEPT, is_ready=False), Action.STOP, Action.WAIT),
+        (WANTED, replace(KEPT, failed_checks=RESTART_AFTER), Action.STOP, Action.WAIT),
+        (HELD, KEPT, Action.STOP, Action.WAIT),
+        (None, KEPT, Action.STOP, Action.WAIT),
         (WANTED, UNKNOWN, Action.STOP, Action.WAIT),
         (WANTED, ENDED, Action.REAP, Action.REAP),
         (WANTED, GAVE_UP, Action.WAIT, Action.WAIT),

@@ -347,8 +347,16 @@ def test_a_service_on_a_host_has_its_adapters_by_its_plan(world: World) -> None:
     assert "5 of 9 bytes" in str(world.status()["conditions"])
     world.objects[at] = host_process((file.token,), phase="BackingOff", reason="ChecksumMismatch", message="other")
     world.until(lambda: world.reason() == "DownloadFailed" and world.phase() == "Failed")
-    world.objects[at] = host_process(("other", file.token), phase="Ready", ready=True)
+    failing = {"phase": "BackingOff", "reason": "ChecksumMismatch", "message": "another one", "ready": True}
+    world.objects[at] = host_process((file.token,), **failing, earlier={"phase": "Ready", "adapters": ["older"]})
+    world.settle()
+    assert world.phase() == "Failed", "the process that serves does not have it"
+    earlier = {"phase": "Ready", "adapters": ["older", "other", file.token]}
+    world.objects[at] = host_process((file.token, "new"), **failing, earlier=earlier)
     world.until(lambda: world.phase() == "Loaded")
+    assert world.status()["pods"][0]["adapterID"] == 2, "the number in the process that serves"
+    world.objects[at] = host_process(("other", file.token), phase="Ready", ready=True)
+    world.until(lambda: world.status()["pods"][0].get("adapterID") == 1)
     assert world.status()["pods"] == [{"name": "svc", "host": "mac", "loaded": True, "adapterID": 1}]
     assert engine.asked == []
 
@@ -363,6 +371,7 @@ def test_a_service_on_a_host_has_its_adapters_by_its_plan(world: World) -> None:
 def test_other_engines_on_hosts_get_no_adapters(world: World) -> None:
     engine = world.engine("a", AdapterEngine())
     world.objects = {("HostProcess", "svc"): host_process(())}
+    world.service = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"runtime": "sglang"}}
     world.adapter()
     world.until(lambda: world.phase() == "Failed")
     assert (world.reason(), engine.asked) == ("HostsNotSupported", [])

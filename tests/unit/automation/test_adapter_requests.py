@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import base64
+import ssl
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.server.api import self_signed
 from automation.serving.adapters.engine_requests import Ask, RequestFailed, load, unload
 from automation.serving.adapters.replica_requests import ReplicaRequests
 from automation.serving.engine_start import EngineStart
-from program.desired.adapter import AdapterReason
+from gateway.engines.access import Requirements, requirements_of
+from gateway.names import ServiceName
+from program.desired.adapter import AdapterOutcome, AdapterReason
 from tests.support.adapter_engines import BASE, AdapterEngine, EngineServer
 from tests.support.pod_proxy import PodProxy, Say, api_status
 
@@ -193,6 +199,47 @@ def test_a_key_that_cannot_be_read_is_a_reason(secret: Say) -> None:
         with pytest.raises(RequestFailed) as failed:
             ReplicaRequests(proxy.client).asking(START, [("keys", "api-key")])
     assert failed.value.outcome.reason == AdapterReason.ENGINE_KEY_NOT_READABLE
+
+
+CERTIFIED = requirements_of("kserve", ServiceName("prod", "chat"), ())
+
+
+def test_a_key_is_sent_by_tls_only_to_an_engine_with_the_certificate_of_its_secret(tmp_path: Path) -> None:
+    certificates = [self_signed.make([CERTIFIED.server_name]) for _ in range(2)]
+    for path, content in zip(("tls.crt", "tls.key"), certificates[0], strict=True):
+        (tmp_path / path).write_bytes(content)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    engine = AdapterEngine()
+    with EngineServer(engine, key=KEY, tls=context) as server, PodProxy() as proxy:
+        start = START._replace(port=server.port, tls=True)
+        of_key = api(secret_of(KEY.encode()))
+
+        def outcome(secret: Say, certified: Requirements = CERTIFIED) -> AdapterOutcome:
+            proxy.other = lambda *asked: secret if asked[1].endswith("-certs") else of_key(*asked)
+            try:
+                ask = ReplicaRequests(proxy.client).asking(start, [("keys", "api-key")], certified)
+                return load("vllm", "sql", "/adapters/sql", ask)
+            except RequestFailed as failed:
+                return failed.outcome
+
+        good, wrong = (
+            Say(body={"kind": "Secret", "data": {"tls.crt": base64.b64encode(each).decode()}})
+            for each, _ in certificates
+        )
+        for said, words in (
+            (outcome(wrong), "not valid"),
+            (outcome(good, replace(CERTIFIED, server_name="another.prod.svc")), "not valid for `another.prod.svc`"),
+            (outcome(api_status(403, "Forbidden")), "may not be read"),
+            (outcome(api_status(404, "NotFound")), "does not exist"),
+            (outcome(Say(body={"kind": "Secret"})), "no valid certificate"),
+            (outcome(good, Requirements()), "no authority is known"),
+        ):
+            assert said.reason == AdapterReason.KEY_OVER_TLS
+            assert words in said.message, said
+        assert engine.adapters == {}
+        assert outcome(good).state == "loaded"
+        assert engine.adapters == {"sql": "/adapters/sql"}
 
 
 def test_the_key_is_not_sent_to_another_pod_of_the_same_name() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.contract import IdleQuestion, SecretReference
-from automation.serving.adapters.planned_replicas import adapters_of
+from agent.processes.adapters import adapters_of
 from components.host_plan import host_files, process_plan
 from components.host_program import host_needs
 from components.render import RenderOptions, render
@@ -248,6 +248,37 @@ def test_adapters_of_the_users_arguments_are_numbered_after_those_of_the_plan() 
     built = plan(adapters=adapters()[:1], engine=LlamaCpp(extra_args=extra))
     assert adapters_of(built.argv) == (adapters()[0].token, "/x.gguf", "/y.gguf", "/z.gguf:1")
     assert built.argv.count("--cache-ram") == 1
+
+
+def test_vllm_on_a_host_gets_adapters_as_directories_by_its_arguments() -> None:
+    hub = ModelSource(kind=SourceKind.REPOSITORY, address="hf://org/sql", repository="org/sql")
+    files = ("adapter_model.safetensors", "adapter_config.json")
+    fetched = AdapterFile(name="sql", source=DesiredModel(name="sql", source=hub, files=files, sha256="a" * 64))
+    there = AdapterFile(
+        name="b",
+        source=DesiredModel(name="b", source=ModelSource(kind=SourceKind.FILE, address="/srv/b", path="/srv/b")),
+    )
+    values = {"engine": Vllm(), "adapters": (fetched, there)}
+    built = plan(**values)
+    at = built.argv.index("--lora-modules")
+    assert built.argv[at - 1 :] == (
+        *("--enable-lora", "--lora-modules"),
+        *(f"sql={{{fetched.token}}}", f"b={{{there.token}}}"),
+    )
+    assert adapters_of(built.argv) == (fetched.token, there.token)
+    first, second = built.files[fetched.token], built.files[f"{fetched.token}-file-1"]
+    assert (first.file_name, first.directory, first.sha256) == (files[0], True, "a" * 64)
+    assert (second.file_name, second.cache_key, second.sha256) == (files[1], first.cache_key, None)
+    assert built.files[there.token].source == "/srv/b"
+    assert not host_needs(service(host_placement=HostPlacement(host="box"), **values))
+    enabled = plan(engine=Vllm(extra_args=("--enable-lora",)), adapters=(there,))
+    assert enabled.argv.count("--enable-lora") == 1
+
+
+@pytest.mark.parametrize("module", ["sql=/etc/secret", "sql={model}/../x", '{"name":"a","path":"/x"}', "sql", "=/x"])
+def test_modules_of_the_users_arguments_are_checked(module: str) -> None:
+    engine = Vllm(extra_args=("--lora-modules", module))
+    assert host_needs(service(host_placement=HostPlacement(host="box"), engine=engine))
 
 
 def test_a_plan_without_a_model_file_has_its_adapters() -> None:

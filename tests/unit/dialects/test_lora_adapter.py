@@ -90,7 +90,8 @@ def test_replicas_start_with_the_adapters_that_their_engine_can_read() -> None:
     assert names(on_host=False) == ["z", "a"], "by age, so that a new one changes no number"
     assert names(on_host=True) == ["mounted", "z", "a"]
     assert names(on_host=False, runtime="vllm") == ["peft"]
-    assert names(on_host=True, runtime="vllm") == names(on_host=False, runtime="tgi") == []
+    assert names(on_host=True, runtime="vllm") == ["mounted", "peft"], "a path on the host is a directory"
+    assert names(on_host=True, runtime="sglang") == names(on_host=False, runtime="tgi") == []
     assert names(on_host=True, extraArgs=["--cache-ram", "512"]) == []
 
 

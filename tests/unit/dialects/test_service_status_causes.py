@@ -390,6 +390,15 @@ def test_pods_can_be_counted_by_the_selector_of_the_scale_subresource() -> None:
     assert "selector" not in status_of(facts(hosted=HostedFacts(host="mac")), accelerator="metal")
 
 
+@pytest.mark.parametrize(("fails", "reason"), [(True, "HostProcessFailing"), (False, "ModelDownloading")])
+def test_a_process_that_goes_on_by_an_earlier_plan_is_told_of(fails: bool, reason: str) -> None:
+    hosted = HostedFacts(host="mac", phase="BackingOff", earlier="host `mac`: it goes on", earlier_fails=fails)
+    status = status_of(facts(ready=1, hosted=hosted), accelerator="metal")
+    assert status["phase"] == "Ready"
+    assert conditions(status)["Reconciling"] == ("True", reason)
+    assert "1 of 1 replicas ready; host `mac`: it goes on" in str(status["conditions"])
+
+
 def test_advice_on_sglang_is_given_and_taken_back() -> None:
     def judged(config: Json, status: Json | None = None) -> Json:
         cr = service(status, runtime="sglang", sglangConfig={"speculative": config})

@@ -268,6 +268,26 @@ def test_of_several_replicas_the_first_that_does_not_serve_is_told_of() -> None:
     assert (count, facts.host, facts.lost) == (0, "mac", True)
 
 
+def test_a_replica_that_serves_by_an_earlier_plan_is_told_of() -> None:
+    watched = Watched()
+    watched.registry.lease_changed(None, lease())
+    watched.registry.lease_changed(None, lease("box"))
+    kept = {"ready": True, "earlier": {"phase": "Ready"}}
+    failing = {"phase": "BackingOff", "reason": "NotFound", "message": "404; it goes on", **kept}
+    slices = {number: {"ready": 1, "heartbeat": ""} for number in (0, 1)}
+
+    def earlier(*reports: dict[str, Any]) -> tuple[str, bool]:
+        processes = {number: {"status": each} for number, each in enumerate(reports)}
+        facts, count = hosted_facts(watched.registry, ("mac", "box"), processes, slices, None, now=NOW)
+        assert count == 2
+        return facts.earlier, facts.earlier_fails
+
+    downloading = {"phase": "Downloading", "message": "it goes on", **kept}
+    assert earlier({"phase": "Ready", "ready": True}, {"phase": "Ready", "ready": True}) == ("", False)
+    assert earlier(downloading, {"phase": "Ready", "ready": True}) == ("host `mac`: Downloading: it goes on", False)
+    assert earlier(downloading, failing) == ("host `box`: BackingOff: NotFound: 404; it goes on", True)
+
+
 def test_a_model_for_metal_waits_until_a_host_has_said_what_it_has() -> None:
     watched = Watched()
     model = http_model(gguf=HEADER, accelerator="metal")

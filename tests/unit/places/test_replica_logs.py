@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from automation.places.log_sources import NoLog
-from automation.places.replica_logs import PodTail, replicas_in_cluster, tail_in_cluster
+from automation.places.replica_logs import GAP, PodTail, replicas_in_cluster, tail_in_cluster
 from components import naming
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -56,6 +56,24 @@ def test_each_read_has_only_the_new_lines_of_the_engine(api: PodProxy) -> None:
     assert asked[0]["tailLines"] == ["300"] and "sinceTime" not in asked[0]
     assert asked[1]["sinceTime"] == ["2026-11-01T00:00:02.5Z"] and "tailLines" not in asked[1]
     assert {each["container"][0] for each in asked} == {"main"}
+
+
+def test_a_log_of_more_than_the_limit_in_a_second_goes_on(api: PodProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("automation.places.replica_logs._LIMIT_BYTES", 3 * len(lines(1)))
+    log: list[bytes] = []
+
+    def answer(_method: str, path: str, _body: Any) -> Say:
+        """Answer as a kubelet: all lines are of one second, and the limit cuts the end off."""
+        query = parse_qs(urlsplit(path).query)
+        wanted = log[-int(query["tailLines"][0]) :] if "tailLines" in query else log
+        return Say(body=b"".join(wanted)[: int(query["limitBytes"][0])])
+
+    api.other = answer
+    tail, read = PodTail(api.client, POD, 2), []
+    for numbers in ((1, 2), (3,), (4,), (5, 6, 7), ()):
+        log += [lines(number).replace(b"00:00:0", b"00:00:00.00") for number in numbers]
+        read.append(tail.read_new())
+    assert read == ["line 1\nline 2\n", "line 3\n", "line 4\n", f"{GAP}line 6\nline 7\n", ""]
 
 
 @pytest.mark.parametrize(

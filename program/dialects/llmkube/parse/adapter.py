@@ -92,7 +92,9 @@ def files_of(service: Json, crs: Iterable[Json], *, on_host: bool) -> tuple[Adap
     """Return the adapters that are part of a service: those that its replicas must have when they start.
 
     - In pods, those with a source, which init containers download.
-    - On hosts, all, because llama-server loads adapters only at its start. `on_host` is whether the service runs there.
+    - On hosts, all: llama-server loads adapters only at its start, and the loop does not reach the engines.
+
+    `on_host` is whether the service runs there.
 
     The order is that of their creation, so that a new adapter does not change the numbers of the others. Adapters that
     the service cannot have are left out; the controller of LoRAAdapters says why.
@@ -124,21 +126,22 @@ def why_not_part(engine: str, service: Json, file: AdapterFile, *, on_host: bool
     """Return the reason and the message why a service cannot have an adapter as a part; (None, "") if it can."""
     if engine not in ENGINES:
         return AdapterReason.RUNTIME_MISMATCH, f"runtime {engine} serves no adapters; vllm, sglang and llamacpp do"
-    if on_host and engine != "llamacpp":
-        why = f"runtime {engine} gets adapters in pods only; on hosts runtime llamacpp does"
+    if on_host and engine not in ("llamacpp", "vllm"):
+        why = f"runtime {engine} gets adapters in pods only; on hosts runtimes llamacpp and vllm do"
         return AdapterReason.HOSTS_NOT_SUPPORTED, why
     source = file.source
+    is_path = source.source.kind is SourceKind.FILE
+    if is_path and not source.source.path.startswith("/"):
+        why = f"`{source.source.path}` is no path on the host; write an absolute path, or spec.source"
+        return AdapterReason.SOURCE_MISMATCH, why
     if engine == "llamacpp":
         if source.files:
             why = f"llama-server reads one GGUF file, and {source.source.address} is a directory; name a file"
             return AdapterReason.SOURCE_MISMATCH, why
-        if source.source.kind is SourceKind.FILE and not source.source.path.startswith("/"):
-            why = f"`{source.source.path}` is no path on the host; write an absolute path, or spec.source"
-            return AdapterReason.SOURCE_MISMATCH, why
         if _cache_size(service) not in (None, "0"):
             why = "llama-server would answer with cached prompts of other adapters; set --cache-ram 0 in spec.extraArgs"
             return AdapterReason.NOT_IN_ARGUMENTS, f"{why}, or remove --cache-ram"
-    elif not source.files:
+    elif not source.files and not is_path:
         why = f"{engine} reads a directory, and {source.source.address} is one file; name a repository or spec.files"
         return AdapterReason.SOURCE_MISMATCH, why
     return None, ""
