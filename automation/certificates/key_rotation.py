@@ -1,14 +1,16 @@
 """Replaces the key that engines demand and only the gateway knows, without a failed request (ADR 84).
 
-`herdsman key rotate-engine` calls it, with the rights of its user. Each generation of the key has a separate Secret.
-Pods keep the old key until the roll-out replaces them, and the gateway knows both keys until then.
+`herdsman key rotate-engine` calls it, with the rights of its user, and `key_age` with those of the loop. Each
+generation of the key has a separate Secret. Pods keep the old key until the roll-out replaces them, and the gateway
+knows both keys until then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from automation.certificates.engine_keys import engine_key_object
@@ -21,6 +23,7 @@ from kubeapi.rest import METADATA
 from program.desired.keys import (
     ANNOTATION_ENGINE_KEY,
     ANNOTATION_ENGINE_KEY_GENERATION,
+    ANNOTATION_ENGINE_KEY_SINCE,
     Owner,
     engine_key_generation,
     engine_key_secret,
@@ -43,7 +46,9 @@ class Rotation:
     service: str
     generation: int
     """The generation of the new key."""
-    is_resumed: bool
+    owner: str
+    """The uid of the service."""
+    is_resumed: bool = False
     """An earlier call began the rotation."""
 
     @property
@@ -57,11 +62,25 @@ class Rotation:
         return engine_key_secret(self.service, self.generation - 1)
 
 
-def begin(client: KubeClient, service: Json) -> Rotation:
+def begin(client: KubeClient, service: Json, *, now: datetime.datetime) -> Rotation:
     """Make the next key and have the service use it, or return the rotation that is not finished yet.
 
     Raises NotRotatable, ApiError.
     """
+    rotation = present(service)
+    if rotation.generation > 1 and _was_made(client, rotation, rotation.earlier):
+        return replace(rotation, is_resumed=True)
+    made = following(rotation)
+    if not make_secret(client, service, made, field_manager=FIELD_MANAGER) and not _was_made(client, made, made.secret):
+        raise NotRotatable(
+            f"Secret `{made.secret}` exists, and Herdsman did not make it for `{made.service}`; delete it, or rename it"
+        )
+    choose(client, service, made, field_manager=FIELD_MANAGER, now=now)
+    return made
+
+
+def present(service: Json) -> Rotation:
+    """Return the rotation that made the present key of a service, as if it were not finished. Raises NotRotatable."""
     metadata = service["metadata"]
     namespace, name, annotations = metadata["namespace"], metadata["name"], metadata.get("annotations") or {}
     generation = engine_key_generation(annotations)
@@ -70,30 +89,46 @@ def begin(client: KubeClient, service: Json) -> Rotation:
         raise NotRotatable(f"`{name}` has no key that Herdsman made: {why}")
     if generation is None:
         raise NotRotatable(f"annotation {ANNOTATION_ENGINE_KEY_GENERATION} of `{name}` is not a whole number from 1")
-    if generation > 1 and _was_made(client, namespace, engine_key_secret(name, generation - 1)):
-        return Rotation(namespace, name, generation, is_resumed=True)
-    made = Rotation(namespace, name, generation + 1, is_resumed=False)
-    # First the Secret: gateways read it as soon as they see the annotation, before a new pod can be ready.
-    secret: Json = {
-        "name": made.secret,
-        "namespace": namespace,
-        "labels": {naming.LABEL_APP: name, naming.LABEL_SERVICE: name},
+    return Rotation(namespace, name, generation, str(metadata.get("uid", "")))
+
+
+def following(rotation: Rotation) -> Rotation:
+    """Return the rotation after another one."""
+    return replace(rotation, generation=rotation.generation + 1)
+
+
+def make_secret(client: KubeClient, service: Json, rotation: Rotation, *, field_manager: str) -> bool:
+    """Make the Secret of the new key. Return False if a Secret of this name exists. Raises ApiError.
+
+    It comes first: gateways read it as soon as they see the annotation, before a new pod can be ready.
+    """
+    metadata: Json = {
+        "name": rotation.secret,
+        "namespace": rotation.namespace,
+        "labels": {naming.LABEL_APP: rotation.service, naming.LABEL_SERVICE: rotation.service},
         "ownerReferences": [naming.owner_reference(Owner.of(service))],
     }
-    with contextlib.suppress(AlreadyExists):
-        client.request(
-            "POST",
-            kinds.SECRETS.path(namespace),
-            query={"fieldManager": FIELD_MANAGER},
-            body=engine_key_object(secret),
-            accept=METADATA,
-        )
+    path, query = kinds.SECRETS.path(rotation.namespace), {"fieldManager": field_manager}
+    try:
+        client.request("POST", path, query=query, body=engine_key_object(metadata), accept=METADATA)
+    except AlreadyExists:
+        return False
+    return True
+
+
+def choose(
+    client: KubeClient, service: Json, rotation: Rotation, *, field_manager: str, now: datetime.datetime
+) -> None:
+    """Have the service use the new key. Raises Conflict if the service was changed meanwhile, and ApiError."""
     change = {
-        "annotations": {ANNOTATION_ENGINE_KEY_GENERATION: str(made.generation)},
-        "resourceVersion": metadata["resourceVersion"],
+        "annotations": {
+            ANNOTATION_ENGINE_KEY_GENERATION: str(rotation.generation),
+            ANNOTATION_ENGINE_KEY_SINCE: now.isoformat(timespec="seconds"),
+        },
+        "resourceVersion": service["metadata"]["resourceVersion"],
     }
-    client.patch(kinds.INFERENCE_SERVICES, namespace, name, {"metadata": change}, field_manager=FIELD_MANAGER)
-    return made
+    where = (rotation.namespace, rotation.service)
+    client.patch(kinds.INFERENCE_SERVICES, *where, {"metadata": change}, field_manager=field_manager)
 
 
 def waits_for(client: KubeClient, rotation: Rotation) -> str:
@@ -114,18 +149,23 @@ def waits_for(client: KubeClient, rotation: Rotation) -> str:
 
 
 def finish(client: KubeClient, rotation: Rotation) -> None:
-    """Delete the old key, if Herdsman made it. Raises ApiError."""
-    if _was_made(client, rotation.namespace, rotation.earlier):
+    """Delete the old key, and those before it which the loop left, if Herdsman made them. Raises ApiError."""
+    for generation in range(rotation.generation - 1, 0, -1):
+        name = engine_key_secret(rotation.service, generation)
+        if not _was_made(client, rotation, name):
+            break
         with contextlib.suppress(NotFound):
-            client.delete(kinds.SECRETS, rotation.namespace, rotation.earlier)
+            client.delete(kinds.SECRETS, rotation.namespace, name)
 
 
-def _was_made(client: KubeClient, namespace: str, name: str) -> bool:
+def _was_made(client: KubeClient, rotation: Rotation, name: str) -> bool:
+    """Return whether a Secret has a key that Herdsman made for this service, and not for a deleted one of its name."""
     try:
-        found = client.request("GET", kinds.SECRETS.path(namespace, name), accept=METADATA)
+        found = client.request("GET", kinds.SECRETS.path(rotation.namespace, name), accept=METADATA)["metadata"]
     except NotFound:
         return False
-    return (found["metadata"].get("annotations") or {}).get(ANNOTATION_ENGINE_KEY) == "true"
+    owned = any(each.get("uid") == rotation.owner for each in found.get("ownerReferences") or ())
+    return owned and (found.get("annotations") or {}).get(ANNOTATION_ENGINE_KEY) == "true"
 
 
 def _secrets_of(pod: Json) -> set[str]:

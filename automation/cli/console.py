@@ -34,6 +34,13 @@ def console(
         list[str] | None,
         typer.Option(help="With --listen: name of the console in DNS. May be repeated; the default is any name."),
     ] = None,
+    trusted_proxies: Annotated[
+        str,
+        typer.Option(
+            help="With --listen: addresses or networks of proxies whose X-Forwarded-For names the caller, separated by "
+            "commas, as in 10.0.0.0/8. Refused tokens are counted for each caller."
+        ),
+    ] = "",
     api_server: Annotated[
         str | None, typer.Option(help="With --listen: URL of the API server. The default is the one of the pod.")
     ] = None,
@@ -49,7 +56,8 @@ def console(
     no kubeconfig, and requires a certificate.
     """
     if listen is not None:
-        _serve_all(listen, _tls_files(tls_cert, tls_key), tuple(host or ()), _server(api_server), api_ca, catalog)
+        tls, server = _tls_files(tls_cert, tls_key), _server(api_server)
+        _serve_all(listen, tls, tuple(host or ()), server, api_ca, catalog, trusted_proxies)
         return
     from automation.local.folders import LocalFolders
     from automation.places.cluster import ClusterPlace
@@ -74,10 +82,17 @@ def console(
 
 
 def _serve_all(
-    listen: str, tls: tuple[Path, Path], hosts: tuple[str, ...], server: str, ca: Path | None, catalog: str
+    listen: str,
+    tls: tuple[Path, Path],
+    hosts: tuple[str, ...],
+    server: str,
+    ca: Path | None,
+    catalog: str,
+    trusted_proxies: str,
 ) -> None:
     from agent.server.api.tls import TlsFailed
     from automation.telemetry.logs import configure_logging
+    from automation.web_console.proxies import TrustedProxies
     from automation.web_console.server import run_for_all
     from automation.web_console.token_entry import TokenEntry
     from gateway.clients.listener_tls import listener_context
@@ -88,7 +103,11 @@ def _serve_all(
         where = ListenAddress.parse(listen)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    entry = TokenEntry(server, str(ca) if ca is not None else None, hosts, catalog)
+    try:
+        proxies = TrustedProxies.parse(trusted_proxies)
+    except ValueError as error:
+        raise typer.BadParameter(f"--trusted-proxies: {error}") from None
+    entry = TokenEntry(server, str(ca) if ca is not None else None, hosts, catalog, proxies)
     try:
         context = listener_context(*tls)
         run_for_all(

@@ -213,6 +213,10 @@ def install(
     console_ingress_class: Annotated[
         str | None, typer.Option(help="Class of an Ingress for the console. The default is no Ingress.")
     ] = None,
+    console_trusted_proxies: Annotated[
+        str | None,
+        typer.Option(help="Networks of proxies that tell the console its callers' addresses, as in 10.0.0.0/8."),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of `herdsman run`, as NAME=VALUE.")
     ] = None,
@@ -265,6 +269,7 @@ def install(
             "console_service_type": console_service_type,
             "console_host": console_host,
             "console_ingress_class": console_ingress_class,
+            "console_trusted_proxies": console_trusted_proxies,
             "settings": _pairs(settings or ()),
         }
     )

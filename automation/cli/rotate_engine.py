@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from typing import Annotated
 
@@ -42,7 +43,7 @@ def rotate_engine(
     try:
         client = client_of(kubeconfig, context=context, dry_run=dry_run)
         service = find_service(client, namespace, name)
-        rotation = key_rotation.begin(client, service)
+        rotation = key_rotation.begin(client, service, now=datetime.datetime.now(datetime.UTC))
         if dry_run:
             end_dry_run(_steps(rotation))
         begun = "Goes on with the change" if rotation.is_resumed else "Changes"

@@ -32,6 +32,8 @@ class MetricsApi:
         self._changed = changed
         self._check_every_s = check_every_s
         self._is_own = False
+        self._refused = False
+        """The last look was refused, which is said once."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics-api-following", daemon=True)
 
@@ -57,9 +59,11 @@ class MetricsApi:
         """Look now. Return whether the answer changed."""
         try:
             found = registration.find(self._client)
+            self._refused = False
         except Forbidden as error:
-            log.warning("May not read the APIService of external metrics", error=str(error))
-            found = None
+            if not self._refused:
+                log.warning("May not read the APIService of external metrics", error=str(error))
+            self._refused, found = True, None
         except KubeError as error:
             log.debug("Could not read the APIService of external metrics", error=str(error))
             return False

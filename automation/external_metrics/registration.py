@@ -55,7 +55,7 @@ def register(client: KubeClient, service: tuple[str, str], authority: bytes) -> 
 
 
 def publish(client: KubeClient, service: tuple[str, str], address: str, port: int) -> None:
-    """Make the Service lead to this loop. Raises KubeError.
+    """Make the Service lead to this loop, unless it does. Raises KubeError.
 
     The Service has no selector: several loops may run, and only the leader knows the requests.
     """
@@ -76,4 +76,18 @@ def publish(client: KubeClient, service: tuple[str, str], address: str, port: in
         "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
         "ports": [{"name": PORT_NAME, "port": port, "protocol": "TCP"}],
     }
-    client.apply(kinds.ENDPOINT_SLICES, namespace, endpoint_slice, field_manager=_FIELD_MANAGER, force=True)
+    try:
+        found = client.get(kinds.ENDPOINT_SLICES, namespace, name)
+    except NotFound:
+        found = {}
+    if not _has(found, endpoint_slice):
+        client.apply(kinds.ENDPOINT_SLICES, namespace, endpoint_slice, field_manager=_FIELD_MANAGER, force=True)
+
+
+def _has(found: object, wanted: object) -> bool:
+    """Return whether an object has all wanted fields. Lists must be as long as the wanted ones."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(_has(found.get(name), value) for name, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(_has, found, wanted))
+    return found == wanted

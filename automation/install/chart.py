@@ -72,6 +72,7 @@ LANGUAGE = Language(
         "gateway_public_ca": f"not {_is('gateway_ca_configmap')}",
         "console": _is("console"),
         "console_named": _is("console_host"),
+        "console_proxied": _is("console_trusted_proxies"),
         "console_ingress": f"and {_is('console')} {_is('console_ingress_class')}",
         "elsewhere": f'ne .Release.Namespace "{SYSTEM_NAMESPACE}"',
     },

@@ -92,10 +92,12 @@ def _container() -> Json:
             *TLS_ARGS,
             f"--api-ca={AUTHORITY}/ca.crt",
             When("console_named", "--host=$(CONSOLE_HOST)"),
+            When("console_proxied", "--trusted-proxies=$(CONSOLE_TRUSTED_PROXIES)"),
         ],
         "env": [
             HOME,
             When("console_named", {"name": "CONSOLE_HOST", "value": Value("console_host")}),
+            When("console_proxied", {"name": "CONSOLE_TRUSTED_PROXIES", "value": Value("console_trusted_proxies")}),
         ],
         "ports": [PORT_OF_POD],
         "startupProbe": probe("/health", periodSeconds=1, failureThreshold=60),

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from automation.console.check import Check
+from automation.external_metrics import front_proxy
 from automation.install import gateway, identities, metrics_api, permissions
 from automation.install.comparison import find
 from automation.install.naming import NAME, SELECTOR
@@ -30,6 +31,7 @@ from program.dialects.crds.definitions import crd_documents
 from program.dialects.registry import KINDS
 from program.dialects.status.conditions import Reason
 
+Row = tuple[str, str, str, str, str]
 PARALLEL = 8
 MOST_NAMED = 4
 _ASK_OTHERS = "run the command with an administrator's kubeconfig"
@@ -178,10 +180,22 @@ def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Check]
 
 
 def _external_metrics(client: KubeClient, deployment: Json) -> Iterator[Check]:
+    if not metrics_api.is_wanted(deployment):
+        return
+    namespace = deployment["metadata"]["namespace"]
     try:
-        yield from metrics_api.inspect(client, deployment)
+        yield metrics_api.inspect(client, namespace)
     except ApiError as error:
         yield Check("external metrics", "warning", str(error), _ASK_OTHERS)
+    rows = [
+        (*request, "", name)
+        for permission in permissions.EXTERNAL_METRICS
+        for request in permission.requests
+        for name in permission.names or ("",)
+    ]
+    # By Kubernetes' Role extension-apiserver-authentication-reader, which has this one name.
+    rows.append(("", "configmaps", "get", front_proxy.NAMESPACE, front_proxy.NAME))
+    yield _granted(client, namespace, "permissions for external metrics", rows, option="external-metrics")
 
 
 def judge_gateway(deployment: Json) -> Check:
@@ -240,9 +254,9 @@ def judge_lease(lease: Json, *, now: datetime) -> Check:
 def _permissions(client: KubeClient, namespace: str) -> Check:
     """Check each row of the permissions: for the operator's account, or for the caller where there is no operator."""
     where = namespace or SYSTEM_NAMESPACE
-    rows = [(*request, "") for request in permissions.requests(permissions.LOOP)]
-    rows += [(*request, where) for request in permissions.requests(permissions.LOOP_LEASES)]
-    rows += [(*request, REPORTS_NAMESPACE) for request in permissions.requests(permissions.LOOP_REPORTS)]
+    rows = [(*request, "", "") for request in permissions.requests(permissions.LOOP)]
+    rows += [(*request, where, "") for request in permissions.requests(permissions.LOOP_LEASES)]
+    rows += [(*request, REPORTS_NAMESPACE, "") for request in permissions.requests(permissions.LOOP_REPORTS)]
     return _granted(client, namespace, "permissions", rows, option="")
 
 
@@ -256,18 +270,17 @@ def _dialects(client: KubeClient, namespace: str) -> Iterator[Check]:
     for name in permissions.DIALECTS:
         if answer.get(KINDS[name]):
             of_all = (each for each in permissions.DIALECTS[name] if not each.names)
-            rows = [(*request, "") for each in of_all for request in each.requests]
+            rows = [(*request, "", "") for each in of_all for request in each.requests]
             yield _granted(client, namespace, f"permissions for {name}", rows, option=name)
 
 
-def _granted(
-    client: KubeClient, namespace: str, check: str, rows: list[tuple[str, str, str, str]], *, option: str
-) -> Check:
+def _granted(client: KubeClient, namespace: str, check: str, rows: list[Row], *, option: str) -> Check:
+    """Check rights: group, resource and verb, the namespace or "" for all, and the name of the object or "" for all."""
     account = f"system:serviceaccount:{namespace}:{NAME}" if namespace else ""
     who = f"the operator's account ({namespace}/{NAME})" if namespace else "you"
     try:
         with ThreadPoolExecutor(PARALLEL) as pool:
-            allowed = list(pool.map(lambda row: is_allowed(client, *row, account=account), rows))
+            allowed = list(pool.map(lambda row: is_allowed(client, *row[:4], name=row[4], account=account), rows))
     except KubeError as error:
         return Check(
             check, "warning", f"cannot be checked: {error}", "run the command with an administrator's kubeconfig"
@@ -314,9 +327,9 @@ def _identities(client: KubeClient) -> Check:
     return Check(check, "ok", "each agent can write only for its own host")
 
 
-def _rows(rows: Iterable[tuple[str, str, str, str]]) -> str:
+def _rows(rows: Iterable[Row]) -> str:
     by_resource: dict[str, list[str]] = {}
-    for group, resource, verb, _ in rows:
+    for group, resource, verb, *_ in rows:
         by_resource.setdefault(f"{resource}.{group}" if group else resource, []).append(verb)
     told = [f"{'/'.join(verbs)} {resource}" for resource, verbs in by_resource.items()]
     return ", ".join(told[:MOST_NAMED]) + (f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else "")

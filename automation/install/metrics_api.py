@@ -5,8 +5,6 @@ Called by `installer` and `inspection`. The APIService of another adapter, such 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from automation.console.check import Check
 from automation.external_metrics.registration import API_SERVICE, find, service_of
 from automation.install.comparison import MANAGER
@@ -43,14 +41,18 @@ def release(client: KubeClient, namespace: str) -> None:
     client.patch(kinds.API_SERVICES, None, API_SERVICE, patch, content_type=JSON_PATCH)
 
 
-def inspect(client: KubeClient, deployment: Json) -> Iterator[Check]:
-    """Check that the cluster's external metrics are Herdsman's, if the operator shall serve them. Raises ApiError."""
+def is_wanted(deployment: Json) -> bool:
+    """Return whether an operator shall serve the cluster's external metrics. Pure."""
     containers = deployment["spec"]["template"]["spec"]["containers"]
     variables = (
         each for container in containers if container["name"] == CONTAINER for each in container.get("env", ())
     )
-    if any(each["name"] == "HERDSMAN_EXTERNAL_METRICS_PORT" for each in variables):
-        yield judge(find(client), deployment["metadata"]["namespace"])
+    return any(each["name"] == "HERDSMAN_EXTERNAL_METRICS_PORT" for each in variables)
+
+
+def inspect(client: KubeClient, namespace: str) -> Check:
+    """Check that the cluster's external metrics are those of the operator in a namespace. Raises ApiError."""
+    return judge(find(client), namespace)
 
 
 def judge(api_service: Json | None, namespace: str) -> Check:

@@ -63,6 +63,7 @@ CONDITIONS: dict[str, Callable[[InstallOptions], bool]] = {
     "gateway_public_ca": lambda o: not o.gateway_ca_configmap,
     "console": lambda o: o.console,
     "console_named": lambda o: bool(o.console_host),
+    "console_proxied": lambda o: bool(o.console_trusted_proxies),
     "console_ingress": lambda o: o.console and bool(o.console_ingress_class),
 }
 """The conditions in the trees, as functions of the options."""

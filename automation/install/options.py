@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from automation.settings import SYSTEM_NAMESPACE, Settings
+from automation.web_console.proxies import TrustedProxies
 from program.desired.keys import is_dns_label
 
 DECIDED = frozenset(
@@ -138,6 +139,9 @@ class InstallOptions(BaseModel):
     """Name of the console in DNS. With it, requests for other names are refused. The certificate must have it."""
     console_ingress_class: str = ""
     """Class of an Ingress for the console, which needs `console_host`. Empty: no Ingress."""
+    console_trusted_proxies: str = ""
+    """Networks of proxies that tell the console the addresses of its callers, such as the pods of the Ingress
+    controller: `10.0.0.0/8,fd00::/8`. Empty: refused tokens of all callers behind a proxy are counted together."""
     settings: dict[str, str] = Field(default_factory=dict)
     """Other settings of `herdsman run`, by name."""
 
@@ -170,6 +174,12 @@ class InstallOptions(BaseModel):
     def _is_given(cls, value: str) -> str:
         if not value:
             raise ValueError("is empty")
+        return value
+
+    @field_validator("console_trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        TrustedProxies.parse(value)
         return value
 
     @field_validator("state")

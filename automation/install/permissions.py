@@ -401,6 +401,12 @@ ENGINE_KEYS = (
         ("create",),
         "Keys of engines that only the gateway may use (herdsman.dev/engine-key). The loop reads and changes none.",
     ),
+    Permission(
+        LLMKUBE,
+        ("inferenceservices",),
+        ("patch",),
+        "The loop writes the annotation of the next key when one is older than herdsman.dev/engine-key-max-age.",
+    ),
 )
 """For the loop, in all namespaces, if a gateway is installed."""
 

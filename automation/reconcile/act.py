@@ -11,8 +11,9 @@ import structlog
 
 from automation.approval.approval import Approval
 from automation.cache.cluster_cache import ClusterCache
-from automation.certificates.engine_keys import EngineKeys
+from automation.certificates.engine_keys import LOOK_AT_NEW_EVERY, NEW_FOR, EngineKeys
 from automation.certificates.issuing import CertificateIssuer
+from automation.certificates.key_age import KeyAges, since_of
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
 from automation.hosts.registry import REFRESH_S
@@ -71,6 +72,7 @@ class Actor:
     requeue: Callable[[ServiceKey, float], None]
     issuer: CertificateIssuer
     engine_keys: EngineKeys
+    key_ages: KeyAges
     sleep: SleepController
 
     def act(self, key: ServiceKey, cr: Json, actions: Iterable[Action], *, now: datetime) -> Acted:
@@ -92,7 +94,12 @@ class Actor:
                 if problem := self.issuer.ensure(key, cr, action.certificate, action.desired):
                     return replace(acted, unsupported=(*acted.unsupported, problem))
             case EnsureEngineKey():
-                if problem := self.engine_keys.ensure(key, action.desired):
+                since = since_of({"creationTimestamp": cr["metadata"].get("creationTimestamp")})
+                is_new = since is not None and now - since < NEW_FOR
+                if is_new:
+                    self.requeue(key, LOOK_AT_NEW_EVERY.total_seconds())
+                problem = self.engine_keys.ensure(key, action.desired, is_new=is_new)
+                if problem := problem or self.key_ages.ensure(key, cr, action.desired):
                     return replace(acted, unsupported=(*acted.unsupported, problem))
             case UpdateSleep():
                 self.sleep.reconcile(key, cr, action.desired, action.observed)

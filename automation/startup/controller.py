@@ -12,6 +12,7 @@ from automation.approval.resource_versions import ResourceVersions
 from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.engine_keys import EngineKeys
 from automation.certificates.issuing import CertificateIssuer
+from automation.certificates.key_age import KeyAges
 from automation.controller import Controller
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
@@ -80,6 +81,8 @@ def make_controller(
         for name, each in services.items()
     }
     engine_keys = EngineKeys(client)
+    key_ages = KeyAges(client, recorder, replaced=metrics.engine_key_replacements.inc)
+    metrics.engine_key_age.set_function(key_ages.oldest_s)
     drift = DriftWatch(client, requeue=requeue, ignored=ignored)
 
     def drop_service(key: ServiceKey) -> None:
@@ -89,6 +92,7 @@ def make_controller(
         services[key.dialect].drop_service(key)
         issuer.drop_service(key)
         engine_keys.drop_service(key)
+        key_ages.drop_service(key)
         checks.drop_service(key)
         approval.drop_service(key)
         sleep.drop_service(key)
@@ -113,6 +117,7 @@ def make_controller(
         requeue=requeue,
         issuer=issuer,
         engine_keys=engine_keys,
+        key_ages=key_ages,
         sleep=sleep,
     )
 

@@ -108,6 +108,16 @@ class Metrics:
             "Versions of services that were not recorded, because too many were waiting to be written",
             registry=self.registry,
         )
+        self.engine_key_age = Gauge(
+            "herdsman_engine_key_age_seconds",
+            "Age of the oldest key that the loop made for engines",
+            registry=self.registry,
+        )
+        self.engine_key_replacements = Counter(
+            "herdsman_engine_key_replacements",
+            "Keys of engines that the loop replaced because of their age",
+            registry=self.registry,
+        )
         self.leader = Gauge("herdsman_leader", "1 while this process holds the lease", registry=self.registry)
 
     def count_requests(self, client: KubeClient) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
 
 from aiohttp import web
 
@@ -21,7 +22,7 @@ from automation.places.resource_use import HostUse
 from automation.web_console.reading import Reading
 
 CHANGES_PAUSE_S = 2.0
-"""How often the place is read for the events that tell pages to load again."""
+"""How often the place is read for the events that tell the pages of a session to load again."""
 LOG_PAUSE_S = 1.0
 """How often a log is read for new lines."""
 TOPICS = ("services", "models", "hosts")
@@ -53,7 +54,7 @@ async def send_changes(
     before = ""
     while _is_connected(request) and is_open():
         try:
-            now = await asyncio.to_thread(_digest, reading, topic)
+            now = await reading.shared.read(topic, partial(_digest, reading, topic), fresh_s=CHANGES_PAUSE_S)
         except PlaceError:
             now = "unreachable"
         await response.write(b": alive\n\n" if before in ("", now) else event("changed", of=topic))

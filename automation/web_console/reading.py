@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from automation.places.place import NoAccess, Place, PlaceError, ServiceState
 from automation.places.replica_logs import LogTail, Replica, local_tail, replicas_in_cluster, tail_in_cluster
 from automation.places.resource_use import HostUse, host_uses
 from automation.places.service_view import pending_of
+from automation.web_console.sharing import SharedReads
 from kubeapi import kinds
 from kubeapi.access_reviews import is_allowed
 from kubeapi.client import KubeClient
@@ -59,6 +60,8 @@ class Reading:
     """The namespace whose services are shown; None for all."""
     user: str = ""
     """Who reads, where callers sign in; else empty."""
+    shared: SharedReads = field(default_factory=SharedReads)
+    """What all pages of the session follow."""
 
     @property
     def cluster(self) -> KubeClient:

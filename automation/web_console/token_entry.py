@@ -23,6 +23,7 @@ from automation.places.cluster import ClusterPlace
 from automation.web_console.entry import CALLER, Caller, page_response
 from automation.web_console.html import Html
 from automation.web_console.pages import sign_in
+from automation.web_console.proxies import TrustedProxies
 from automation.web_console.reading import Reading
 from automation.web_console.sessions import LIFE_S
 from kubeapi.client import KubeClient
@@ -96,6 +97,8 @@ class TokenEntry:
     """The names under which browsers reach the console; empty for any. A session's cookie is of one name anyway."""
     models_of_catalog: str = ""
     """File or URL of a catalog; empty for Herdsman's own."""
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    """The proxies that tell the addresses of callers. Without them all callers behind a proxy have one address."""
     clock: Callable[[], float] = time.monotonic
     _sessions: dict[str, SignedIn] = field(default_factory=dict)
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
@@ -126,7 +129,7 @@ class TokenEntry:
             session = f"header:{hashlib.sha256(token.encode()).hexdigest()}"
             if not self.is_open(session):
                 try:
-                    reading = await self._signed_in(token, request.remote or "")
+                    reading = await self._signed_in(token, self._address(request))
                 except SignInRefused:
                     return None
                 self._add(session, reading, min(LIFE_S, _life_of(token)))
@@ -166,7 +169,7 @@ class TokenEntry:
     async def _login(self, request: web.Request) -> web.StreamResponse:
         token = str((await request.post()).get("bearer", "")).strip()
         try:
-            reading = await self._signed_in(token, request.remote or "")
+            reading = await self._signed_in(token, self._address(request))
         except SignInRefused as error:
             response = page_response(error.status, self.sign_in(str(error)))
             if error.status == 429:
@@ -191,6 +194,9 @@ class TokenEntry:
         found = self._sessions[request[CALLER].session]
         found.reading = self._reading_for(found.reading.cluster, found.reading.user, name or None)
         raise web.HTTPSeeOther("/")
+
+    def _address(self, request: web.Request) -> str:
+        return self.proxies.caller(request.remote or "", request.headers.getall("X-Forwarded-For", ()))
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
+from gateway.accounting.redis_slots import ask_target, move_rest
 from gateway.accounting.resp import Connection, Reply, RespBroken, RespConnection, RespError, Server
 from gateway.accounting.stores import CONNECT_TIMEOUT_S, STATEMENT_TIMEOUT_S, VARIABLE, StoreInvalid
 
@@ -71,13 +72,17 @@ class Cluster:
         return _first(dict.fromkeys((*last, *self._seeds)), self._of)
 
     def moved(self, text: str, by: Server) -> Server:
-        """Return the node that an error `MOVED SLOT HOST:PORT` names. Raises RespBroken."""
+        """Return the node that an error `MOVED SLOT HOST:PORT` names, and begin with it next. Raises RespBroken."""
+        self._last = self.named(text, by)
+        return self._last
+
+    def named(self, text: str, by: Server) -> Server:
+        """Return the node that an error `MOVED` or `ASK SLOT HOST:PORT` names. Raises RespBroken."""
         host, colon, port = text.split(" ")[-1].rpartition(":")
         if not colon or not port.isdecimal() or host == "?":
             raise RespBroken("the cluster does not say which node has the keys")
         # A node that does not know its own address leaves it out.
-        self._last = _reachable(replace(by, host=host or by.host, port=int(port)), may_be_plain=self._may_be_plain)
-        return self._last
+        return _reachable(replace(by, host=host or by.host, port=int(port)), may_be_plain=self._may_be_plain)
 
     def _of(self, seed: Server) -> Connection:
         made = ClusterConnection(self, seed)
@@ -90,11 +95,11 @@ class Cluster:
 
 
 class ClusterConnection(Connection):
-    """A connection to the node that has the keys. It follows MOVED, since such a command was not carried out.
+    """A connection to the node that has the keys. It follows MOVED and ASK.
 
-    ASK is not followed. While the slot is moved, each of two nodes has a part of the keys, and the script of a job
-    would see only one part. The script names a key that never exists, for which the old node answers ASK. So no job is
-    carried out until the move is over.
+    While the slot is moved, each of two nodes can have a part of the keys, and the script of a job would see only one
+    part. The script names a key that never exists, for which the old node answers ASK. Then the rest of the gateway's
+    keys is moved first (`redis_slots`), and all commands are sent to the new node.
     """
 
     def __init__(self, cluster: Cluster, server: Server) -> None:
@@ -102,23 +107,46 @@ class ClusterConnection(Connection):
         self._cluster = cluster
         self._server = server
         self._connection = _connected(server)
+        self._next: tuple[Server, RespConnection] | None = None
+        """The node that the slot is being moved to."""
 
     def pipeline(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Reply | RespError]:
-        """Send commands together. All are sent again after MOVED: those of `redis_store` can be repeated."""
+        """Send commands together. All are sent again after MOVED or ASK: those of `redis_store` can be repeated.
+
+        Raises RespBroken, or RespError when the keys cannot be moved.
+        """
         for _ in range(MOST_REDIRECTIONS):
             replies = self._connection.pipeline(commands)
-            errors = {each.code: each for each in replies if isinstance(each, RespError)}
+            errors = _errors(replies)
+            if asked := errors.get("ASK"):
+                replies = self._asked(str(asked), commands)
+                errors = _errors(replies)
             if errors.keys() & {"ASK", "TRYAGAIN"}:
                 raise RespBroken("the cluster is moving the gateway's keys to another node")
             if "MOVED" not in errors:
                 return replies
             node = self._cluster.moved(str(errors["MOVED"]), self._server)
-            self._connection.close()
+            self.close()
             self._server, self._connection = node, _connected(node)
         raise RespBroken("the nodes of the cluster name each other as the one that has the keys")
 
     def close(self) -> None:
         self._connection.close()
+        self._leave_next()
+
+    def _asked(self, error: str, commands: Sequence[Sequence[str | bytes | int]]) -> list[Reply | RespError]:
+        """Send commands to the node that an error `ASK` names, after all keys are there."""
+        target = self._cluster.named(error, self._server)
+        move_rest(self._connection, target, error, TAG)
+        if self._next is None or self._next[0] != target:
+            self._leave_next()
+            self._next = target, _connected(target)
+        return ask_target(self._next[1], commands)
+
+    def _leave_next(self) -> None:
+        if self._next is not None:
+            self._next[1].close()
+            self._next = None
 
 
 class Sentinels:
@@ -156,13 +184,20 @@ class Sentinels:
         return master
 
     def _asked(self, sentinel: Server) -> Reply:
-        try:
-            return _answer(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._master)
-        except RespError as error:
-            if error.code != "NOAUTH" or not self._server.password:
-                raise
-        sentinel = replace(sentinel, password=self._server.password)
-        return _answer(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._master)
+        """Ask as nobody, then with the master's user and password, then with its password alone.
+
+        A sentinel can have users of its own, or only a password (`requirepass`).
+        """
+        ask = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._master)
+        user, password = self._server.user, self._server.password
+        credentials = [("", ""), *([(user, password)] if user else []), ("", password)] if password else [("", "")]
+        for number, (name, word) in enumerate(credentials, 1):
+            try:
+                return _answer(replace(sentinel, user=name, password=word), *ask)
+            except RespError as error:
+                if error.code not in ("NOAUTH", "WRONGPASS") or number == len(credentials):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
 
 def place_of(url: str, environment: Mapping[str, str] = os.environ) -> Place:
@@ -248,6 +283,11 @@ def _first(servers: Iterable[Server], connect: Callable[[Server], Connection]) -
         except (RespBroken, RespError) as error:
             failed = error
     raise failed
+
+
+def _errors(replies: Sequence[Reply | RespError]) -> dict[str, RespError]:
+    """Return the errors of replies by their codes."""
+    return {each.code: each for each in replies if isinstance(each, RespError)}
 
 
 def _listed(servers: Sequence[Server]) -> str:

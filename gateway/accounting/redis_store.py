@@ -94,8 +94,9 @@ class RedisStore:
 
     def leave(self, gateway: str) -> None:
         with self._using() as connection:
-            connection.call("ZREM", f"{TAG}:gateways", gateway)
-            connection.call("DEL", f"{TAG}:held:{gateway}", f"{TAG}:batch:{gateway}")
+            # One key in each command: a cluster refuses two of which one is moved to another node already.
+            removed = [("DEL", f"{TAG}:{kind}:{gateway}") for kind in ("held", "batch")]
+            _all(connection, [("ZREM", f"{TAG}:gateways", gateway), *removed])
 
     def usage_since(self, since_s: float, by: UsageBy) -> list[UsageRow]:
         sums: dict[tuple[str, str], Usage] = {}

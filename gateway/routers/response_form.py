@@ -49,6 +49,7 @@ class ResponseForm:
         if message.text or not message.calls:
             self._items.append(_message(message.text, "completed"))
         self._items += [_call(each.id, each.name, each.arguments, "completed") for each in message.calls]
+        self._items[-1]["status"] = _status(message.finish)
         return encoded(self._response(message.finish, message.usage))
 
     def begins(self) -> bytes:
@@ -80,10 +81,10 @@ class ResponseForm:
 
     def finishes(self, finish: str) -> bytes:
         self._finish = finish
-        status = "incomplete" if finish in _INCOMPLETE else "completed"
-        made = [self._text_ends(status)]
+        made = [self._text_ends(_status(finish))]
         for item in self._calls.values():
-            item["status"] = status
+            # Only the last item was cut off: a model writes one after the other.
+            item["status"] = _status(finish) if item is self._items[-1] else "completed"
             text = item["arguments"] = item["arguments"] or "{}"
             made.append(self._of_item("response.function_call_arguments.done", item, arguments=text, name=item["name"]))
             made.append(self._item("done", item))
@@ -123,7 +124,7 @@ class ResponseForm:
     def _response(self, finish: str | None, usage: Usage | None) -> Json:
         """Return the response. `finish` is None while it is in progress."""
         why = _INCOMPLETE.get(finish or "")
-        status = "in_progress" if finish is None else "incomplete" if why else "completed"
+        status = "in_progress" if finish is None else _status(finish)
         given = {name: self._request.get(name) for name in _ECHOED}
         return {
             "id": self._own_id,
@@ -142,6 +143,11 @@ class ResponseForm:
             "truncation": "disabled",
             "usage": _usage(usage) if usage is not None else None,
         }
+
+
+def _status(finish: str) -> str:
+    """Return the status of an answer that ended, and of its last item."""
+    return "incomplete" if finish in _INCOMPLETE else "completed"
 
 
 def _message(text: str, status: str) -> Json:

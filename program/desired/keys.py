@@ -40,6 +40,11 @@ ANNOTATION_ENGINE_KEY = "herdsman.dev/engine-key"
 it has such a key."""
 ANNOTATION_ENGINE_KEY_GENERATION = "herdsman.dev/engine-key-generation"
 """On a service with such a key: its number, 1 without the annotation. Another number replaces the key."""
+ANNOTATION_ENGINE_KEY_MAX_AGE = "herdsman.dev/engine-key-max-age"
+"""On a service with such a key: `30d` or `12h`. The loop replaces a key that is older."""
+ANNOTATION_ENGINE_KEY_SINCE = "herdsman.dev/engine-key-since"
+"""On a service whose key was replaced: when, in RFC 3339. Herdsman writes it; without it the key is as old as the
+service."""
 SYSTEM_NAMESPACE = "herdsman-system"
 """The namespace of an installation that chooses no other, and of the hosts' Leases."""
 ANNOTATION_NETWORK_POLICY = "herdsman.dev/network-policy"
@@ -180,6 +185,20 @@ def engine_key_generation(annotations: Mapping[str, str]) -> int | None:
     """Return which key the loop makes for a service's engines, counted from 1; None for an invalid annotation."""
     written = annotations.get(ANNOTATION_ENGINE_KEY_GENERATION, "1")
     return int(written) if re.fullmatch(r"[1-9][0-9]{0,5}", written) else None
+
+
+def engine_key_max_age_s(annotations: Mapping[str, str]) -> float | None:
+    """Return after which time the loop replaces the key of a service's engines, in seconds; None: never.
+
+    Raises ValueError for an invalid annotation.
+    """
+    written = annotations.get(ANNOTATION_ENGINE_KEY_MAX_AGE, "")
+    if not written:
+        return None
+    found = re.fullmatch(r"([1-9][0-9]{0,4})([hd])", written, re.ASCII)
+    if found is None:
+        raise ValueError("is neither days nor hours, as in `30d` or `12h`")
+    return int(found[1]) * (3600.0 if found[2] == "h" else 86400.0)
 
 
 def is_label_value(name: str) -> bool:

@@ -218,6 +218,10 @@ def _engine_key(annotations: Mapping[str, str]) -> int | None:
     generation = keys.engine_key_generation(annotations)
     if generation is None:
         raise invalid(keys.ANNOTATION_ENGINE_KEY_GENERATION, "is not a whole number from 1 to 999999")
+    try:
+        keys.engine_key_max_age_s(annotations)
+    except ValueError as error:
+        raise invalid(keys.ANNOTATION_ENGINE_KEY_MAX_AGE, str(error)) from None
     return generation if wanted else None
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import datetime
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from automation.certificates.engine_keys import LOOK_EVERY, REASON_FAILED, EngineKeys
+from automation.certificates.engine_keys import LOOK_AT_NEW_EVERY, LOOK_EVERY, REASON_FAILED, EngineKeys
+from automation.certificates.key_age import KeyAges
 from automation.cli import exits
 from automation.cli.main import invoke
 from automation.install import permissions
+from automation.status.event_recorder import EventRecorder
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -131,7 +134,109 @@ def test_a_service_without_the_annotation_costs_no_request(make_scene: Any) -> N
     assert scene.loop.requests_total == 0
 
 
+def test_a_key_of_another_object_is_refused_where_the_loop_may_see_it(make_scene: Any) -> None:
+    may_read = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+    scene: Scene = make_scene(*(each.rule for each in permissions.ENGINE_KEYS), may_read)
+    first = scene.desired.owner
+    assert first is not None
+    assert scene.ensure() == ""
+    assert scene.ensure(scene.another()) == "", "it is its own"
+    scene.desired = scene.desired.model_copy(update={"owner": replace(first, uid="of-the-next-service")})
+    problem = scene.another().ensure(scene.key, scene.desired)
+    assert problem is not None and "belongs to another object, ConfigMap `chat`" in problem.message
+    scene.admin.delete(kinds.SECRETS, scene.namespace, NAME)
+    own = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME}, "stringData": {"api-key": "mine"}}
+    scene.admin.create(kinds.SECRETS, scene.namespace, own)
+    assert scene.ensure(scene.another()) == "", "a user's own key is used as it is"
+
+
+def test_the_key_of_a_new_service_is_looked_at_again_soon(make_scene: Any) -> None:
+    scene: Scene = make_scene(*(each.rule for each in permissions.ENGINE_KEYS))
+    scene.ensure()
+    # The Secret was that of a deleted service of the same name, and the garbage collector comes.
+    scene.admin.delete(kinds.SECRETS, scene.namespace, NAME)
+    scene.now += LOOK_AT_NEW_EVERY
+    assert scene.ensure() == ""
+    with pytest.raises(NotFound):
+        scene.secret()
+    assert scene.keys.ensure(scene.key, scene.desired, is_new=True) is None
+    assert scene.secret()
+
+
 # --- replacement ------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_replaced_when_it_is_too_old_and_not_before_its_last_replacement_ended(make_scene: Any) -> None:
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
+    deployments = {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get"]}
+    events = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
+    scene: Scene = make_scene(*(each.rule for each in permissions.ENGINE_KEYS), pods, deployments, events)
+    where = scene.namespace
+    loop.install_crds(scene.admin)
+    annotations = {"herdsman.dev/engine-key": "true", "herdsman.dev/engine-key-max-age": "30d"}
+    document = {
+        "apiVersion": kinds.INFERENCE_SERVICES.api_version,
+        "kind": kinds.INFERENCE_SERVICES.kind,
+        "metadata": {"name": "chat", "annotations": annotations},
+        "spec": {"modelRef": "base"},
+    }
+    scene.admin.create(kinds.INFERENCE_SERVICES, where, document)
+    replaced: list[str] = []
+    recorder = EventRecorder(scene.loop)
+    ages = KeyAges(scene.loop, recorder, replaced=lambda: replaced.append("key"), clock=lambda: scene.now)
+    desired = scene.desired.model_copy(update={"api_key": scene.desired.engine_key})
+
+    def ensure() -> str:
+        live = scene.admin.get(kinds.INFERENCE_SERVICES, where, "chat")
+        problem = ages.ensure(scene.key, live, desired)
+        return problem.message if problem is not None else ""
+
+    def generation() -> str:
+        found = scene.admin.get(kinds.INFERENCE_SERVICES, where, "chat")["metadata"]["annotations"]
+        return str(found.get("herdsman.dev/engine-key-generation", "1"))
+
+    try:
+        assert (ensure(), generation()) == ("", "1"), "the service is new"
+        assert ages.oldest_s() < 600
+        scene.now += datetime.timedelta(days=31)
+        assert ages.oldest_s() > 30 * 86400
+        assert (ensure(), generation(), replaced) == ("", "2", ["key"])
+        assert (ensure(), generation()) == ("", "2"), "the new key is young"
+        assert ages.oldest_s() < 600
+        assert scene.admin.get(kinds.SECRETS, where, f"{NAME}-2")["metadata"]["ownerReferences"][0]["name"] == "chat"
+        eventually(lambda: loop.find(scene.admin, kinds.SERVICE_ACCOUNTS, where, "default"), what="the account of pods")
+        scene.admin.create(kinds.PODS, where, pod_with(NAME))
+        scene.now += datetime.timedelta(days=31)
+        overdue = "older than 30d, and its last replacement has not ended: 1 of 1 pods still have the old key"
+        assert overdue in ensure() and generation() == "2", "the gateway knows the last two keys"
+        scene.admin.delete(kinds.PODS, where, "chat-1", grace_period_s=0)
+        asked = scene.loop.requests_total
+        assert overdue in ensure() and scene.loop.requests_total == asked, "it looks again only after a while"
+        scene.now += LOOK_EVERY
+        assert (ensure(), generation()) == ("", "3")
+        told = f"Made Secret {NAME}-2, as the last key is older than 30d"
+        eventually(lambda: told in str(scene.admin.list(kinds.EVENTS, where)["items"]), what="the Event")
+        assert "hde-" not in str(scene.admin.list(kinds.EVENTS, where)["items"])
+    finally:
+        recorder.stop()
+
+
+def test_a_missing_right_to_replace_a_key_is_named(make_scene: Any) -> None:
+    scene: Scene = make_scene()
+    metadata = {
+        "name": "chat",
+        "namespace": scene.namespace,
+        "uid": "1",
+        "resourceVersion": "1",
+        "creationTimestamp": "2020-01-01T00:00:00Z",
+        "annotations": {"herdsman.dev/engine-key": "true", "herdsman.dev/engine-key-max-age": "12h"},
+    }
+    service = {"apiVersion": kinds.INFERENCE_SERVICES.api_version, "kind": "InferenceService", "metadata": metadata}
+    ages = KeyAges(scene.loop, EventRecorder(scene.loop), replaced=lambda: None, clock=lambda: scene.now)
+    desired = scene.desired.model_copy(update={"api_key": scene.desired.engine_key})
+    problem = ages.ensure(scene.key, service, desired)
+    assert problem is not None and problem.reason == REASON_FAILED
+    assert "patch on inferenceservices" in problem.message and "hde-" not in problem.message
 
 
 def pod_with(secret: str) -> Json:
@@ -163,6 +268,11 @@ def test_a_replacement_goes_on_after_an_interruption_and_deletes_only_what_herds
         admin.create(kinds.SECRETS, namespace, own)
         eventually(lambda: loop.find(admin, kinds.SERVICE_ACCOUNTS, namespace, "default"), what="the account of pods")
         admin.create(kinds.PODS, namespace, pod_with(NAME))
+        foreign = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{NAME}-2"}}
+        admin.create(kinds.SECRETS, namespace, foreign)
+        assert invoke(command) == 1
+        assert f"Secret `{NAME}-2` exists, and Herdsman did not make it" in capsys.readouterr().err
+        admin.delete(kinds.SECRETS, namespace, f"{NAME}-2")
 
         assert invoke([*command, "--dry-run"]) == exits.WOULD_CHANGE
         assert f"Would create Secret {namespace}/{NAME}-2\nWould change InferenceService" in capsys.readouterr().out

@@ -257,6 +257,15 @@ def test_the_metrics_api_comes_and_goes_and_another_adapters_stays(site: Site) -
     site.rows("install", "--external-metrics")
     live = found()
     assert live is not None
+
+    def rights() -> str:
+        out = json.loads(site.run("doctor", "-o", "json")[1])
+        return next(str(each["detail"]) for each in out if each["check"] == "permissions for external metrics")
+
+    eventually(lambda: f"({NAMESPACE}/herdsman): 4 checked" in rights(), what="the role", timeout_s=60)
+    site.client.delete(kinds.CLUSTER_ROLE_BINDINGS, None, "herdsman-loop-external-metrics")
+    lacks = "may not get/patch apiservices.apiregistration.k8s.io, create subjectaccessreviews.authorization.k8s.io"
+    eventually(lambda: lacks in rights(), what="the missing role", timeout_s=60)
     spec = {**live["spec"], "service": {"namespace": "keda", "name": "keda-operator-metrics-apiserver", "port": 443}}
     taken = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": {"name": API_SERVICE}, "spec": spec}
     site.client.apply(kinds.API_SERVICES, None, taken, field_manager="helm", force=True)

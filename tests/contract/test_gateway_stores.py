@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import hashlib
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ COUNTER = Counter(TOKENS.scope, TOKENS.window(10**9 + 1))
 KEY = UsageKey(int(time.time()) // 3600 * 3600 - 3600, "a", "ci", "ml", "prod/chat")
 SLOT = binascii.crc_hqx(b"herdsman-gateway", 0) % 16384
 """Of all keys in a cluster: CRC16 of the hash tag."""
+FOREIGN_KEY = next(f"other-{n}" for n in range(10**6) if binascii.crc_hqx(f"other-{n}".encode(), 0) % 16384 == SLOT)
+"""A key of another program that is in the same slot."""
 NO_BATCH = Batch(0, {}, {})
 
 
@@ -108,8 +111,7 @@ class ClusterWorld(RedisWorld):
     def open(self) -> Store:
         # The first node is gone, and the second one has other slots.
         other = next(each for each in self._cluster.nodes if each is not self._server)
-        url = f"redis+cluster://127.0.0.1:1,127.0.0.1:{other.port}"
-        return RedisStore(url, environment=self._cluster.environment)
+        return RedisStore(self._cluster.url(other), environment=self._cluster.environment)
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +131,13 @@ def redis() -> Iterator[Redis]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisCluster]:
     running = RedisCluster()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def tls_cluster() -> Iterator[RedisCluster]:
+    running = RedisCluster(tls=True)
     yield running
     running.close()
 
@@ -349,20 +358,31 @@ def test_a_server_that_went_is_used_again_when_it_is_back(redis: Redis) -> None:
     store.close()
 
 
-def test_the_slot_of_the_keys_is_moved_and_nothing_is_lost_or_counted_twice(cluster: RedisCluster) -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_the_slot_of_the_keys_is_moved_and_nothing_is_lost_or_counted_twice(
+    request: pytest.FixtureRequest, tls: bool
+) -> None:
+    cluster = request.getfixturevalue("tls_cluster" if tls else "cluster")
     world = ClusterWorld(cluster)
     store, other = world.open(), world.open()
     source = cluster.owner(SLOT)
     target = next(each for each in cluster.nodes if each is not source)
     charged = Batch(1, {COUNTER: (COUNTER.window + TOKENS.window_s, 25)}, {KEY: Usage(1)})
     exchange(store, "g", charged)
+    source.call("SET", FOREIGN_KEY, "of another program")
     cluster.begin_move(SLOT, source, target)
     cluster.move_keys(SLOT, source, target, most=2)
-    for each in (store, other):
-        # Counters would be missing on either node.
-        with pytest.raises(StoreAway, match="moving"):
-            exchange(each, "h", charged)
-    cluster.move_keys(SLOT, source, target, most=1000)
+    # Either node has a part of the counters now.
+    assert granted(exchange(store, "h", NO_BATCH, ask(70), ask(6))) == [True, False], "25 of 100 are charged"
+    assert granted(exchange(other, "g", charged, ask(6))) == [False], "h has reserved 70, and the batch was known"
+    assert spent(other) == {TOKENS.scope: 25}
+    assert [row.usage.requests for row in other.usage_since(0, UsageBy.KEY)] == [1]
+    store.clean()
+    store.leave("h")
+    assert granted(exchange(other, "g", charged, ask(75))) == [True]
+    left = source.call("CLUSTER", "GETKEYSINSLOT", SLOT, 1000)
+    assert left == [FOREIGN_KEY.encode()], "what is not the gateway's is left to the administrator"
+    source.call("DEL", FOREIGN_KEY)
     cluster.end_move(SLOT, target)
     for each in (store, other):
         assert granted(exchange(each, "g", charged, ask(76))) == [False]
@@ -374,6 +394,54 @@ def test_the_slot_of_the_keys_is_moved_and_nothing_is_lost_or_counted_twice(clus
     assert other.spent("key/") == before, "an open connection follows a finished move at once"
     store.close()
     other.close()
+
+
+def test_a_user_without_the_right_to_move_keys_waits_for_the_administrator(cluster: RedisCluster) -> None:
+    ClusterWorld(cluster)
+    for node in cluster.nodes:
+        node.call("ACL", "SETUSER", "limited", "on", f">{PASSWORD}", "~*", "+@all", "-migrate")
+    source = cluster.owner(SLOT)
+    target = next(each for each in cluster.nodes if each is not source)
+    url = cluster.url(source).replace("://", "://limited@")
+    store = RedisStore(url, environment=cluster.environment)
+    charged = Batch(1, {COUNTER: (COUNTER.window + TOKENS.window_s, 25)}, {})
+    exchange(store, "g", charged)
+    cluster.begin_move(SLOT, source, target)
+    cluster.move_keys(SLOT, source, target, most=2)
+    with pytest.raises(StoreAway, match="MIGRATE") as caught:
+        exchange(store, "g", charged, ask(76))
+    assert PASSWORD not in str(caught.value)
+    cluster.move_keys(SLOT, source, target, most=1000)
+    assert granted(exchange(store, "g", charged, ask(76))) == [False], "the move has not ended, but all keys are there"
+    cluster.end_move(SLOT, target)
+    assert spent(store) == {TOKENS.scope: 25}
+    store.close()
+
+
+def test_the_nodes_of_a_cluster_are_verified(tls_cluster: RedisCluster) -> None:
+    for url in (tls_cluster.url(tls_cluster.nodes[1]).partition("?")[0], tls_cluster.nodes[1].url.partition("/0")[0]):
+        with pytest.raises(StoreAway, match="certificate verify failed"):
+            RedisStore(url, environment=tls_cluster.environment).spent("key/")
+
+
+def test_a_sentinel_gets_the_user_and_the_password_of_the_master_or_the_password_alone() -> None:
+    running = RedisSentinel(f'user gateway on "#{hashlib.sha256(b"of the gateway").hexdigest()}" ~* &* +@all')
+    try:
+        password = {"REDISCLI_AUTH": "of the gateway"}
+        store = RedisStore(running.url.replace("://", "://gateway@"), environment=password)
+        assert spent(store) == {}
+        store.close()
+        # A sentinel without this user has only the common password.
+        running.sentinel.call("ACL", "DELUSER", "gateway")
+        for node in (running.master, running.replica):
+            node.call("ACL", "SETUSER", "gateway", f">{PASSWORD}")
+        store = RedisStore(running.url.replace("://", "://gateway@"), environment=running.environment)
+        assert spent(store) == {}
+        store.close()
+        with pytest.raises(StoreAway, match="refuses the user or the password"):
+            RedisStore(running.url, environment={"REDISCLI_AUTH": "wrong"}).spent("key/")
+    finally:
+        running.close()
 
 
 def test_after_a_failover_the_new_master_has_the_limits() -> None:

@@ -211,7 +211,7 @@ def test_a_key_is_replaced_while_requests_go_on_and_none_fails(
     allow_keys(client)
     loop.model(client, where)
     loop.service(client, where, "chat", annotations={"herdsman.dev/engine-key": "true"}, runtime="llamacpp")
-    allow_secrets(client, where, "chat-engine-key", "chat-engine-key-2")
+    allow_secrets(client, where, *(f"chat-engine-key{number}" for number in ("", "-2", "-3")))
     rights = grant_gateway_rights(client, cluster, tmp_path / "kubeconfig")
 
     def secret_of_pods() -> str:
@@ -272,6 +272,22 @@ def test_a_key_is_replaced_while_requests_go_on_and_none_fails(
         assert find(client, kinds.SECRETS, where, "chat-engine-key") is None
         asked = len(statuses)
         eventually(lambda: len(statuses) > asked + 5, what="requests after the rotation")
+
+        # The next one is made by the loop, as soon as the key is too old.
+        annotations = {
+            "herdsman.dev/engine-key-max-age": "12h",
+            "herdsman.dev/engine-key-since": "2026-01-01T00:00:00Z",
+        }
+        client.patch(kinds.INFERENCE_SERVICES, where, "chat", {"metadata": {"annotations": annotations}})
+        eventually(lambda: secret_of_pods() == "chat-engine-key-3", what="the loop's replacement")
+        third = stack.enter_context(engine_process(llama_server, tmp_path, key_in("chat-engine-key-3"), own_address()))
+        eventually(lambda: completion(f"http://{third[0]}:{third[1]}", "chat")[0] == 401, what="the third replica")
+        serve_replicas(client, where, new, third)
+        asked = len(statuses)
+        eventually(lambda: len(statuses) > asked + 20, what="requests to both replicas")
+        serve_replicas(client, where, third)
+        asked = len(statuses)
+        eventually(lambda: len(statuses) > asked + 10, what="requests to the third replica")
         assert set(statuses) == {200}
     log = (tmp_path / "gateway.log").read_text()
     assert first not in log

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import socket
+import ssl
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from automation.certificates.files import serving_files
+from gateway.accounting.redis_places import TAG
 from gateway.accounting.resp import RespBroken, RespConnection, RespError, Server
 from tests.support import needs
 from tests.support.loop import eventually
@@ -24,8 +25,12 @@ PASSWORD = "tiger tiger/burning@bright"
 class Redis:
     """One server on loopback. Its data survives `stop`."""
 
-    def __init__(self, *further: str, tls: bool = False, sentinel: bool = False) -> None:
-        """`further` are lines of its configuration. `sentinel`: it is no database."""
+    def __init__(
+        self, *further: str, tls: bool = False, sentinel: bool = False, certificates: Mapping[str, bytes] | None = None
+    ) -> None:
+        """`further` are lines of its configuration. `sentinel`: it is no database. With `tls` it makes a certificate,
+        or uses that of `certificates`.
+        """
         needs.require("Redis")
         self._tls = tls
         self._is_sentinel = sentinel
@@ -40,7 +45,7 @@ class Redis:
             *further,
         ]
         if tls:
-            for file, data in serving_files((), ("127.0.0.1",), now=datetime.now(UTC)).items():
+            for file, data in (certificates or new_certificates()).items():
                 (self._directory / file).write_bytes(data)
             lines += [
                 f"tls-port {self.port}",
@@ -58,8 +63,13 @@ class Redis:
     def url(self) -> str:
         """The address for a gateway, without the password."""
         if self._tls:
-            return f"rediss://127.0.0.1:{self.port}/0?ca_file={self._directory}/ca.crt"
+            return f"rediss://127.0.0.1:{self.port}/0?ca_file={self.authority}"
         return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def authority(self) -> Path:
+        """The file with the authority of its certificate."""
+        return self._directory / "ca.crt"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -67,8 +77,10 @@ class Redis:
         return {"REDISCLI_AUTH": PASSWORD}
 
     def call(self, *command: Any) -> Any:
-        """Send one command over a connection of its own, without TLS."""
-        connection = RespConnection(Server("127.0.0.1", self.port, password=PASSWORD), connect_s=10.0, reply_s=10.0)
+        """Send one command over a connection of its own."""
+        context = ssl.create_default_context(cafile=self.authority) if self._tls else None
+        server = Server("127.0.0.1", self.port, password=PASSWORD, tls=context)
+        connection = RespConnection(server, connect_s=10.0, reply_s=10.0)
         try:
             return connection.call(*command)
         finally:
@@ -98,10 +110,6 @@ class Redis:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _answers(self) -> bool:
-        if self._tls:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return True
-            return False
         try:
             return bool(self.call("PING") == b"PONG")
         except (RespBroken, RespError):
@@ -111,14 +119,19 @@ class Redis:
 class RedisCluster:
     """Three masters on loopback that share the slots."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tls: bool = False) -> None:
+        """`tls`: clients and nodes speak TLS with each node."""
+        self._tls = tls
         self.nodes: list[Redis] = []
+        certificates = new_certificates() if tls else None
         try:
             for _ in range(3):
                 bus = free_port()
                 # A node that a busy machine delays is not taken for a dead one.
+                lines: tuple[str, ...]
                 lines = ("cluster-enabled yes", f"cluster-port {bus}", "cluster-node-timeout 60000")
-                self.nodes.append(Redis(*lines, f'masterauth "{PASSWORD}"'))
+                lines += ("tls-cluster yes", "tls-replication yes") if tls else ()
+                self.nodes.append(Redis(*lines, f'masterauth "{PASSWORD}"', tls=tls, certificates=certificates))
                 self.nodes[-1].call("CLUSTER", "ADDSLOTSRANGE", *_SLOTS[len(self.nodes) - 1])
                 self.nodes[0].call("CLUSTER", "MEET", "127.0.0.1", self.nodes[-1].port, bus)
             eventually(lambda: all(map(_is_complete, self.nodes)), what="the cluster", timeout_s=60)
@@ -131,6 +144,11 @@ class RedisCluster:
         """The credentials."""
         return {"REDISCLI_AUTH": PASSWORD}
 
+    def url(self, *nodes: Redis) -> str:
+        """The address for a gateway with these nodes, after one that is gone."""
+        places = ",".join(f"127.0.0.1:{port}" for port in (1, *(node.port for node in nodes)))
+        return f"rediss+cluster://{places}?ca_file={nodes[0].authority}" if self._tls else f"redis+cluster://{places}"
+
     def owner(self, slot: int) -> Redis:
         """Return the node that has a slot."""
         [found] = [each for each in self.nodes if _has(each, slot)]
@@ -142,9 +160,12 @@ class RedisCluster:
         source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", _id(target))
 
     def move_keys(self, slot: int, source: Redis, target: Redis, *, most: int) -> None:
-        """Move some of its keys."""
-        keys = source.call("CLUSTER", "GETKEYSINSLOT", slot, most)
-        assert isinstance(keys, list)
+        """Move some of the gateway's keys."""
+        found = source.call("CLUSTER", "GETKEYSINSLOT", slot, 10_000)
+        assert isinstance(found, list)
+        keys = [key for key in found if key.startswith(TAG.encode())][:most]
+        if not keys:
+            return
         command: list[Any] = ["MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "AUTH", PASSWORD, "KEYS"]
         assert source.call(*command, *keys) == b"OK"
 
@@ -162,16 +183,18 @@ class RedisCluster:
 class RedisSentinel:
     """A master, its replica, and a sentinel that demands the password too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *further: str) -> None:
+        """`further` are lines of the configuration of all three, as for users."""
         self._sentinel: Redis | None = None
-        self.master = Redis()
-        self.replica = Redis(f"replicaof 127.0.0.1 {self.master.port}", f'masterauth "{PASSWORD}"')
+        self.master = Redis(*further)
+        self.replica = Redis(*further, f"replicaof 127.0.0.1 {self.master.port}", f'masterauth "{PASSWORD}"')
         try:
             eventually(lambda: "master_link_status:up" in _info(self.replica), what="the replica", timeout_s=60)
             self._sentinel = Redis(
                 f"sentinel monitor accounts 127.0.0.1 {self.master.port} 1",
                 f'sentinel auth-pass accounts "{PASSWORD}"',
                 "sentinel down-after-milliseconds accounts 60000",
+                *further,
                 sentinel=True,
             )
         except BaseException:
@@ -179,10 +202,15 @@ class RedisSentinel:
             raise
 
     @property
+    def sentinel(self) -> Redis:
+        """The sentinel that runs."""
+        assert self._sentinel is not None
+        return self._sentinel
+
+    @property
     def url(self) -> str:
         """The address for a gateway, with a sentinel that is gone before the one that runs."""
-        assert self._sentinel is not None
-        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self._sentinel.port}/accounts"
+        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.sentinel.port}/accounts"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -191,8 +219,7 @@ class RedisSentinel:
 
     def fail_over(self) -> None:
         """Have the replica promoted, and kill the master."""
-        sentinel = self._sentinel
-        assert sentinel is not None
+        sentinel = self.sentinel
 
         def accepted() -> bool:
             try:
@@ -211,6 +238,11 @@ class RedisSentinel:
         for each in (self._sentinel, self.replica, self.master):
             if each is not None:
                 each.close()
+
+
+def new_certificates() -> dict[str, bytes]:
+    """Return a certificate for loopback, its key and its authority, by the names of their files."""
+    return serving_files((), ("127.0.0.1",), now=datetime.now(UTC))
 
 
 _SLOTS = ((0, 5460), (5461, 10922), (10923, 16383))

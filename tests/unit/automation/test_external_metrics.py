@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import datetime
 import http.client
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import structlog
 
 from automation.certificates.files import serving_files
 from automation.external_metrics import answers, registration
@@ -285,3 +287,51 @@ def test_another_adapter_takes_the_api_service_over() -> None:
     assert (api.look(), api.is_own()) == (True, False)
     cluster.found = Forbidden(403, "Forbidden", "no right")
     assert (api.look(), api.is_own()) == (False, False)
+
+
+def test_a_missing_right_is_said_once() -> None:
+    cluster = ApiServices(Forbidden(403, "Forbidden", "no right"))
+    api = MetricsApi(cast(KubeClient, cluster), service=SERVICE, changed=lambda: None, check_every_s=60)
+    refused = "May not read the APIService of external metrics"
+    with structlog.testing.capture_logs() as said:
+        for found in (cluster.found, cluster.found, MISSING, Forbidden(403, "Forbidden", "no right")):
+            cluster.found = found
+            api.look()
+    assert [each["event"] for each in said].count(refused) == 2, "again after the right was there meanwhile"
+
+
+class EndpointSlices:
+    """A cluster with at most one EndpointSlice, whose API server adds defaults."""
+
+    def __init__(self) -> None:
+        self.found: Json | None = None
+        self.applied = 0
+
+    def get(self, *_: object) -> Json:
+        if self.found is None:
+            raise NotFound(404, "NotFound", "endpointslices not found")
+        return self.found
+
+    def apply(self, kind: object, namespace: object, body: Json, **_: object) -> Json:
+        self.applied += 1
+        self.found = copy.deepcopy(body)
+        self.found["metadata"]["uid"] = "1"
+        self.found["ports"][0]["appProtocol"] = "https"
+        return self.found
+
+
+def test_the_address_is_written_only_when_it_changed() -> None:
+    cluster = EndpointSlices()
+    client = cast(KubeClient, cluster)
+    for count, address, port in (
+        (1, "10.0.0.1", 6443),
+        (1, "10.0.0.1", 6443),
+        (2, "10.0.0.2", 6443),
+        (3, "10.0.0.2", 1),
+    ):
+        registration.publish(client, SERVICE, address, port)
+        assert cluster.applied == count
+    assert cluster.found is not None
+    cluster.found["endpoints"].append({"addresses": ["10.0.0.9"]})
+    registration.publish(client, SERVICE, "10.0.0.2", 1)
+    assert cluster.applied == 4, "an address of another client is removed"

@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from automation.web_console import refusals, token_entry
 from automation.web_console.application import Console
+from automation.web_console.proxies import TrustedProxies
 from automation.web_console.token_entry import COOKIE, Attempts, SignInRefused, TokenEntry
 from tests.support import event_loop
 from tests.support.pod_proxy import api_status
@@ -195,6 +196,39 @@ def test_refused_tokens_are_limited_by_address(api: ApiOfTokens, monkeypatch: py
 
     browse(api, visit)
     assert api.asked.count("bad") == 2
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "caller"),
+    [
+        ("10.1.2.3", [], "10.1.2.3"),
+        ("10.1.2.3", ["203.0.113.7"], "203.0.113.7"),
+        ("10.1.2.3", ["198.51.100.1, 203.0.113.7", "10.9.9.9"], "203.0.113.7"),
+        ("::ffff:10.1.2.3", ["203.0.113.7"], "203.0.113.7"),
+        ("10.1.2.3", ["203.0.113.7, unknown"], "10.1.2.3"),
+        ("10.1.2.3", ["10.1.2.4"], "10.1.2.4"),
+        ("fd00::1", ["[2001:db8::5]"], "2001:db8::5"),
+        ("192.0.2.9", ["203.0.113.7"], "192.0.2.9"),
+    ],
+)
+def test_only_a_trusted_proxy_tells_the_address_of_the_caller(peer: str, forwarded: list[str], caller: str) -> None:
+    assert TrustedProxies.parse("10.0.0.0/8, fd00::1").caller(peer, forwarded) == caller
+
+
+def test_behind_an_ingress_each_caller_has_an_own_limit(api: ApiOfTokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_entry, "FAILURES", 2)
+
+    async def visit(client: Client, entry: TokenEntry) -> None:
+        entry.proxies = TrustedProxies.parse("127.0.0.1,::1")
+
+        async def status(address: str) -> int:
+            headers = {"X-Forwarded-For": address}
+            return (await client.post("/login", data={"bearer": "bad"}, headers=headers)).status
+
+        assert [await status("203.0.113.7") for _ in range(3)] == [401, 401, 429]
+        assert await status("203.0.113.8") == 401
+
+    browse(api, visit)
 
 
 def test_the_limit_ends_and_forgets_addresses() -> None:

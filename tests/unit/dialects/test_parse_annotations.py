@@ -116,6 +116,8 @@ def test_no_gate_is_put_up_that_nothing_can_open(spec: Json) -> None:
         (annotated(engine_key="yes"), f"{H}engine-key"),
         (annotated(engine_key="true", engine_key_generation="0"), f"{H}engine-key-generation"),
         (annotated(engine_key="true", engine_key_generation="two"), f"{H}engine-key-generation"),
+        (annotated(engine_key="true", engine_key_max_age="30"), f"{H}engine-key-max-age"),
+        (annotated(engine_key="true", engine_key_max_age="0d"), f"{H}engine-key-max-age"),
         (annotated(engine_key="true", api_key_secret="keys"), f"{H}engine-key"),
         (annotated(network_policy="apps,"), f"{H}network-policy"),
         (annotated(network_policy="*"), f"{H}network-policy"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.routers import anthropic, completions, embeddings, responses
-from gateway.routers.answers import AnswerIncomplete, Usage, WholeAnswer
+from gateway.routers.answers import AnswerIncomplete, Call, Message, Usage, WholeAnswer
 from gateway.routers.chat import NotTranslatable
 from gateway.routers.dispatching import entry
 from gateway.routers.embeddings import EmbeddingForm, Family, bedrock_family, vertex_family
@@ -168,6 +168,26 @@ def test_a_response_that_reaches_its_limit_is_incomplete() -> None:
     assert parsed[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
     assert parsed[0]["response"]["output"] == [], "an event shows what was known when it was sent"
     assert parsed[-1]["response"]["output"][0]["status"] == "incomplete"
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_only_the_last_item_of_an_incomplete_response_is_incomplete(finish: str) -> None:
+    calls = (Call("t1", "find", "{}"), Call("t2", "find", '{"q": '))
+    whole = json.loads(ResponseForm("m", {}).whole(Message("a", calls, finish, Usage(1, 1))))
+    form = ResponseForm("m", {})
+    form.text("a")
+    for index, call in enumerate(calls):
+        form.tool_begins(index, call.id, call.name)
+        form.tool_arguments(index, call.arguments)
+    form.finishes(finish)
+    streamed = json.loads(form.ends(Usage(1, 1)).decode().split("data: ", 1)[1])["response"]
+    for response in (whole, streamed):
+        assert response["status"] == "incomplete"
+        assert [item["status"] for item in response["output"]] == ["completed", "completed", "incomplete"]
+    cut = json.loads(ResponseForm("m", {}).whole(Message("a", (), finish, Usage(1, 1))))
+    assert [item["status"] for item in cut["output"]] == ["incomplete"]
+    ended = json.loads(ResponseForm("m", {}).whole(Message("a", (), "stop", Usage(1, 1))))
+    assert [item["status"] for item in ended["output"]] == ["completed"]
 
 
 @pytest.mark.parametrize(
