@@ -35,6 +35,15 @@ def with_contexts(desired: DesiredService, processes: Mapping[int, Json], room: 
     return desired.model_copy(update={"host_placement": hosting.model_copy(update={"contexts": chosen})})
 
 
+def lacks_context(desired: DesiredService, processes: Mapping[int, Json]) -> bool:
+    """Return whether a replica that does not serve yet has no chosen context, because a fact is not known."""
+    hosting = desired.host_placement
+    return hosting is not None and any(
+        context == PENDING and not ((processes.get(replica) or {}).get("status") or {}).get("ready")
+        for replica, context in enumerate(hosting.contexts)
+    )
+
+
 def memory_at_context(desired: DesiredService, replica: int) -> int | None:
     """Return the estimated memory in bytes of a replica at its chosen context; None if it is not known."""
     context = desired.host_placement.context_of(replica) if desired.host_placement is not None else None

@@ -83,12 +83,14 @@ class Services:
         sleep: SleepController,
         requests: RequestScaler,
         policies: Callable[[Json], Verdict | None] = lambda _: None,
+        headers: Callable[[DesiredService], DesiredService] = lambda desired: desired,
     ) -> None:
-        """`policies` returns the result of the policies for a LoRAAdapter; None while there are no policies."""
+        """`policies` returns the result of the policies for a LoRAAdapter; None while there are no policies. `headers`
+        returns a service on hosts with the headers of its models."""
         self.info = DIALECTS[cache.name]
         self._cluster = cluster
         self._cache = cache
-        self._desirer = Desirer(cluster, cache, sleep, requests, policies)
+        self._desirer = Desirer(cluster, cache, sleep, requests, policies, headers)
         self._references: dict[ServiceKey, tuple[Reference, ...]] = {}
         """The objects that the last parse of a service looked up."""
 

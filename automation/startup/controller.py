@@ -15,6 +15,8 @@ from automation.controller import Controller
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
 from automation.history.recorder import RevisionRecorder
+from automation.models.hosted_headers import HostedHeaders
+from automation.models.model_probe import ModelProbe
 from automation.reconcile.act import Actor
 from automation.reconcile.act_on_pods import PodActor
 from automation.reconcile.outcomes import Outcomes
@@ -55,14 +57,17 @@ def make_controller(
     history: RevisionRecorder,
     ignored: IgnoredFields,
     issuer: CertificateIssuer,
+    probe: ModelProbe,
 ) -> tuple[Controller, Outcomes]:
     """Make the controller, and the recorder of the outcomes of engine runs."""
 
     def clock() -> datetime:
         return datetime.now(UTC)
 
+    headers = HostedHeaders(probe, requeue).told
     services: Mapping[str, Services] = {
-        name: Services(cluster, cache, sleep, requests, of_resources.verdict) for name, cache in cluster.caches.items()
+        name: Services(cluster, cache, sleep, requests, of_resources.verdict, headers)
+        for name, cache in cluster.caches.items()
     }
     on_written = {LLMKUBE: metrics.on_service_status}
     statuses = {
