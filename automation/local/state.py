@@ -9,6 +9,7 @@ from pathlib import Path
 from agent.client.http import HttpHost, token_from
 from agent.client.port import HostError
 from agent.contract import ProcessPhase, ProcessReason, ProcessReport
+from agent.sources.errors import Reason
 from automation.local.applied import Applied, AppliedService, FileProblem
 from automation.local.folders import LocalFolders
 from automation.local.instance import Instance, running_instance
@@ -36,7 +37,8 @@ _NEEDS_A_PERSON = frozenset(
     {
         *(ProcessReason.RUNTIME_MISSING, ProcessReason.RUNTIME_TOO_OLD, ProcessReason.PLAN_INVALID),
         *(ProcessReason.MEMORY_UNKNOWN, ProcessReason.SECRET_UNAVAILABLE, ProcessReason.CRASH_LOOP),
-        *("NotFound", "Refused", "Unauthorized", "ChecksumMismatch"),
+        *(Reason.NOT_FOUND, Reason.REFUSED, Reason.UNAUTHORIZED, Reason.UNTRUSTED),
+        *(Reason.CHECKSUM_MISMATCH, Reason.NOT_GGUF, Reason.PLAN_INVALID),
     }
 )
 

@@ -94,3 +94,9 @@ def test_the_record_is_read_again_after_a_change(folders: LocalFolders) -> None:
     assert file.read() == Applied()
     Applied(services=(SERVICE,)).write(folders.applied)
     assert file.read() == Applied(services=(SERVICE,))
+
+
+@pytest.mark.parametrize("reason", ["SourceNotFound", "SourceUnauthorized", "SourceRefused", "NotGguf"])
+def test_a_source_that_only_a_person_can_mend_is_a_failure(reason: str) -> None:
+    found = ProcessReport(phase=ProcessPhase.BACKING_OFF, reason=reason)
+    assert service_state(SERVICE, found, UP).state is State.FAILED
