@@ -10,8 +10,8 @@ _REMEDIES = {
     Reason.UNREACHABLE: "check the network; the download goes on by itself. A bundle carries models to machines "
     "without one (`herdsman bundle create`)",
     Reason.UNAUTHORIZED: "the model is gated or private, or does not exist: accept its licence on its page, and give "
-    "a token as HF_TOKEN: in ~/.config/herdsman/local/credentials for this machine, by spec.sourceSecretRef of the Model "
-    "in a cluster",
+    "a token as HF_TOKEN: on this machine in ~/.config/herdsman/local/credentials, in a cluster in the Secret that "
+    "spec.sourceSecretRef of the Model names",
     Reason.NOT_FOUND: "the file was renamed or removed: `herdsman inspect SOURCE` checks an address, "
     "`herdsman deploy {name} --source SOURCE` sets it",
     Reason.CHECKSUM_MISMATCH: "the server has another file than the Model asks for: compare spec.sha256 with its page",
