@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -93,6 +94,8 @@ class _Choosing:
     def __init__(self, plan: HostPlan, report: HostReport, read: ReadHeader) -> None:
         self._plans, self._reports = plan.processes, report.processes
         self._read = read
+        self._silent: set[str] = set()
+        """Servers that did not answer. Each further question would take as long."""
         self._account = HostAccount(HOST, capacity_of(_as_host(report.facts)))
         self.is_worth_another_try = False
         for process, each in self._plans.items():
@@ -132,9 +135,16 @@ class _Choosing:
         return {0: {"spec": wanted, "status": status}}
 
     def _with_headers(self, desired: DesiredService, *, started: bool) -> DesiredService:
+        address = urlsplit(desired.model.source.address)
+        server = address.netloc if address.scheme in ("http", "https") else address.scheme
+        if server and server in self._silent:
+            self.is_worth_another_try |= not started
+            return desired
         try:
             return with_headers(desired, self._read)
         except FileError as error:
+            if error.transient:
+                self._silent.add(server)
             # The download tells the same as the state of the process.
             log.info("Could not read the header", service=desired.key.name, reason=error.reason, message=error.message)
             self.is_worth_another_try |= error.transient and not started

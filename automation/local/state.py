@@ -110,6 +110,9 @@ def service_state(
     """Return one service as its document, its process and the instance show it. `is_current`: the record is of the
     document's present content."""
     state, phase, reason, message = _shown(service, report, instance)
+    if not is_current and instance is not None and not service.problem and state not in (State.READY, State.ASLEEP):
+        # What the process says is about the document as it was before.
+        state, phase, reason, message = State.STARTING, "Pending", NOT_APPLIED, "the last edit is not applied yet"
     spec = service.document.get("spec")
     replicas = spec.get("replicas", 1) if isinstance(spec, dict) else 1
     serves = report is not None and report.phase is ProcessPhase.READY and instance is not None

@@ -160,6 +160,15 @@ def test_an_unknown_header_leaves_the_choice_for_later(error: Exception, again: 
     assert (tokens(kept), kept.is_worth_another_try) == (2_048, False), "what runs is not restarted"
 
 
+def test_a_server_that_does_not_answer_is_asked_once_for_all_its_models() -> None:
+    headers = Headers(error=SourceUnreachable("no network"))
+    pairs = [("chat", "hub.example"), ("other", "hub.example"), ("third", "nas.example")]
+    text = "---\n".join(f"{model(name, source=f'https://{at}/{name}.gguf')}---\n{service(name)}" for name, at in pairs)
+    found, _ = choose(Machine(), text, headers=headers)
+    assert headers.asked == ["https://hub.example/chat.gguf", "https://nas.example/third.gguf"]
+    assert found.is_worth_another_try and len(found.chosen) == 3
+
+
 def test_an_agent_that_does_not_answer_changes_nothing() -> None:
     with pytest.raises(HostUnreachable):
         choose(Machine(answers=False), both("chat"))
