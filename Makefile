@@ -19,7 +19,7 @@ SLOW_UNITS := -m "not slow" --ignore-glob='*/test_hostile_*.py' --ignore-glob='*
 # JUNIT=FILE makes the test targets write their results to a JUnit file, with the output of the failed tests.
 JUNIT_OPTIONS = $(if $(JUNIT),--junit-xml='$(JUNIT)' -o junit_logging=all -o junit_log_passing_tests=false)
 
-.PHONY: help setup tools image demo demo-down kind kind-down test test-tools test-soak test-nightly test-stress test-unit test-fast coverage $(LAYERS:%=test-%) check lint docs bench bench-check crds install-files monitoring reference picture clean
+.PHONY: help setup tools image demo demo-down kind kind-down test test-tools test-soak test-nightly test-stress test-unit test-fast coverage $(LAYERS:%=test-%) check lint docs bench bench-check crds install-files monitoring reference picture pictures clean
 
 # `make -j test test-soak` runs one after the other, too: tests have deadlines.
 .NOTPARALLEL:
@@ -127,6 +127,9 @@ reference: $(STAMP) ## Generate the pages in docs/reference again
 
 picture: demo ## Start the demo, and draw docs/pictures/terminal.svg again from commands against it
 	@$(BIN)/python -m examples.picture
+
+pictures: picture ## Draw the picture of `make picture` again, and take those of the web console (needs Chromium)
+	@$(BIN)/python -m tests.support.console_pictures
 
 kind: setup ## Start a kind cluster with the operator and an example service (needs Docker); ARGS=… goes to `herdsman install`
 	@$(BIN)/herdsman tools install kind

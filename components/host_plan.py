@@ -7,6 +7,7 @@ holds addresses of files without access tokens: the agent uses the credentials o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 from agent.contract import FilePlan, ProcessPlan, SecretReference
@@ -21,7 +22,7 @@ from program import sizing
 from program.desired.adapter import AdapterFile
 from program.desired.engines import LlamaCpp
 from program.desired.errors import SpecInvalid
-from program.desired.model import DesiredModel, ModelFormat, SourceKind
+from program.desired.model import DesiredModel, GgufFacts, ModelFormat, SourceKind
 from program.desired.priorities import PRIORITIES
 from program.desired.service import DesiredService, HostPlacement
 from program.dialects.hosts.env import SHARED_ENGINES
@@ -171,6 +172,20 @@ def model_files(model: DesiredModel) -> tuple[FilePlan, ...]:
         return (_repository(model),)
     first, others = _of_model(model, field="spec.source")
     return tuple(dict.fromkeys(plan for plan in (first, *others.values()) if plan is not None))
+
+
+def with_headers(desired: DesiredService, read: Callable[[Sequence[FilePlan]], GgufFacts]) -> DesiredService:
+    """Return the service with the facts of its model and draft, which `read` finds for their files on a host.
+
+    Raises SpecInvalid as `model_files` does, and what `read` raises.
+    """
+
+    def told(model: DesiredModel) -> DesiredModel:
+        gguf = read(model_files(model))
+        return model.model_copy(update={"gguf": gguf, "size_bytes": gguf.weights_bytes})
+
+    draft = told(desired.draft) if desired.draft is not None else None
+    return desired.model_copy(update={"model": told(desired.model), "draft": draft})
 
 
 def _of_model(model: DesiredModel, *, field: str) -> tuple[FilePlan | None, dict[str, FilePlan]]:

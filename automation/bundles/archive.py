@@ -39,7 +39,7 @@ def write(target: Path, contents: Contents, files: Mapping[str, Path], *, on_byt
             ) as tar:
                 _add(tar, LIST_NAME, len(listed), io.BytesIO(listed), mtime)
                 for file in contents.files:
-                    with files[file.path].open("rb") as opened:
+                    with _opened(files[file.path]) as opened:
                         checked = _CheckedReader(opened, file, on_bytes)
                         _add(tar, file.path, file.bytes, checked, mtime)
                         checked.check(str(files[file.path]))
@@ -116,6 +116,13 @@ def sha256_of_file(path: Path, on_bytes: OnBytes) -> str:
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror}") from None
     return digest.hexdigest()
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}", hint="make the bundle again") from None
 
 
 def _next(tar: tarfile.TarFile) -> tarfile.TarInfo | None:

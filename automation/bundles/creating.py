@@ -77,6 +77,7 @@ def create(wanted: Wanted, request: Request, *, environment: Mapping[str, str], 
     if request.images:
         images.check_present()
     _check_target(request.target)
+    mtime = _time_of_files(environment.get("SOURCE_DATE_EPOCH", ""))
     found: dict[str, tuple[BundledFile, Path]] = {}
 
     def add(path: str, kind: Kind, local: Path, sha256: str, source: str = "", licence: str = "") -> None:
@@ -113,7 +114,7 @@ def create(wanted: Wanted, request: Request, *, environment: Mapping[str, str], 
             contents,
             {path: local for path, (_, local) in found.items()},
             on_bytes=on_bytes,
-            mtime=int(environment.get("SOURCE_DATE_EPOCH") or 0),
+            mtime=mtime,
         )
     return Created(contents, sha256, request.target.stat().st_size)
 
@@ -205,6 +206,13 @@ def _texts(folder: Path, documents: tuple[Json, ...], installation: str) -> list
         (folder / "herdsman.yaml").write_text(installation, encoding="utf-8")
         made.append((INSTALLATION, Kind.INSTALL, folder / "herdsman.yaml"))
     return made
+
+
+def _time_of_files(text: str) -> int:
+    """Return the time of all files in the archive: that of the build, else 0. Raises BundleError."""
+    if text and not (text.isascii() and text.isdecimal() and int(text) < 1 << 33):
+        raise BundleError(f"SOURCE_DATE_EPOCH is `{text[:40]}`", hint="set it to a number of seconds, or remove it")
+    return int(text or 0)
 
 
 def _made(folder: Path) -> Path:

@@ -6,6 +6,7 @@ there already are not written again, and the beginning of a file that an interru
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -19,12 +20,13 @@ from agent.server.models.model_store import recalled, record, try_lock
 from agent.sources.errors import FileError
 from automation.bundles import images
 from automation.bundles.archive import CHUNK_BYTES, Reader, reading, sha256_of_file
-from automation.bundles.contents import BundledFile, BundleError, BundleInvalid, Contents, Kind
+from automation.bundles.contents import MOST_LIST_BYTES, BundledFile, BundleError, BundleInvalid, Contents, Kind
 
 OnFile = Callable[[int, int | None], None]
 Begin = Callable[[str], OnFile]
 _LOADING = ".loading"
-_MOST_TEXT_BYTES = 64 << 20
+_MOST_TEXT_BYTES = MOST_LIST_BYTES
+"""They are read at once, and `archive` reads no more at once."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def _write(place: Path, root: Path, file: BundledFile, data: IO[bytes], on_file:
     If the beginning that an interrupted call left is damaged, the file is written from its start.
     """
     _make_folders(place.parent, root)
-    draft = place.with_name(f".{place.name}{_LOADING}")
+    draft = _draft(place)
     if _append(draft, file, data, on_file) != file.sha256:
         draft.unlink()
         data.seek(0)
@@ -205,6 +207,13 @@ def _append(draft: Path, file: BundledFile, data: IO[bytes], on_file: OnFile) ->
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     digest = hashlib.sha256()
     with os.fdopen(os.open(draft, flags, 0o644), "r+b") as opened:
+        try:
+            # The kernel releases it when the file is closed, also after a kill.
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BundleError(
+                f"another process loads {file.path} into the same place", hint="wait for its end, and load again"
+            ) from None
         if os.fstat(opened.fileno()).st_size > file.bytes:
             opened.truncate(0)
         done = 0
@@ -259,10 +268,12 @@ def _make_folders(folder: Path, root: Path) -> None:
     """Make a folder below the root. Raises BundleError if a link there leads elsewhere."""
     try:
         root.mkdir(parents=True, exist_ok=True)
+        lowest = next(each for each in (folder, *folder.parents) if each.exists())
+        # Before folders are made: a link would have them made elsewhere.
+        if not lowest.resolve().is_relative_to(root.resolve()):
+            raise BundleError(f"{lowest} is a link that leads out of {root}", hint="remove the link")
         made = [each for each in (folder, *folder.parents) if each.is_relative_to(root) and not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        if not folder.resolve().is_relative_to(root.resolve()):
-            raise BundleError(f"{folder} is a link that leads out of {root}", hint="remove the link")
         _give_to_owner(root, *made)
     except OSError as error:
         raise BundleError(f"{folder} cannot be made: {error.strerror or error}") from None
@@ -278,6 +289,11 @@ def _give_to_owner(root: Path, *paths: Path) -> None:
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
+def _draft(place: Path) -> Path:
+    """Return where a file is written before it has its name. An interrupted call leaves it."""
+    return place.with_name(f".{place.name}{_LOADING}")
+
+
 def _verified(place: Path) -> Path:
     return place.with_name(f".{place.name}.verified.json")
 
@@ -285,11 +301,7 @@ def _verified(place: Path) -> Path:
 def _check_space(contents: Contents, target: Target) -> None:
     """Raise BundleError if the disk cannot hold the files that are not there."""
     places = ((file, target.place(file)) for file in contents.files)
-    missing = sum(
-        file.bytes
-        for file, place in places
-        if place is not None and not (place.is_file() and place.stat().st_size == file.bytes)
-    )
+    missing = sum(file.bytes - _on_disk(file, place) for file, place in places if place is not None)
     existing = next(each for each in (target.directory, *target.directory.parents) if each.exists())
     free = shutil.disk_usage(existing).free
     if missing > free:
@@ -297,6 +309,14 @@ def _check_space(contents: Contents, target: Target) -> None:
             f"the files need {missing:,} bytes, and {existing} has {free:,}",
             hint="free some space, or name another --to",
         )
+
+
+def _on_disk(file: BundledFile, place: Path) -> int:
+    """Return how many bytes of a file are on the disk: all, or those that an interrupted call wrote."""
+    if place.is_file() and place.stat().st_size == file.bytes:
+        return file.bytes
+    draft = _draft(place)
+    return min(file.bytes, draft.stat().st_size) if draft.is_file() else 0
 
 
 def _scratch(target: Target) -> Path | None:

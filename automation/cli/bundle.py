@@ -208,6 +208,9 @@ def _errors_end() -> Iterator[None]:
     except (BundleError, CatalogError) as error:
         complain(str(error), hint=error.hint)
         raise typer.Exit(1) from None
+    except PermissionError as error:
+        complain(f"{error.filename} cannot be read or written: {error.strerror}", hint="run the command as its owner")
+        raise typer.Exit(1) from None
 
 
 def _target(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from automation.cli.output import complain, plain_table, print_json, print_table, say, say_yaml
+from automation.cli.output import plain_table, print_json, print_table, say, say_yaml
 from automation.cli.place_options import AllNamespaces, Context, Kubeconfig, Namespace, errors_end, open_place
 from automation.cli.service_rows import COLUMNS, WIDE, ListFormat, cells, documents, qualified_name, row
 
@@ -59,7 +59,10 @@ def show_services(
     _print(found, output, with_namespace=all_namespaces)
     if not found and output in (ListFormat.TABLE, ListFormat.WIDE):
         where = "" if among is None else f" in namespace `{among}`"
-        complain(f"no services{where} of {place.title}", hint="`herdsman deploy NAME --source …` makes one")
+        say(
+            f"No services{where} of {place.title}. `herdsman deploy ID` makes one; `herdsman catalog list` shows ids.",
+            err=True,
+        )
     shown = _rows(found)
     while watch:
         time.sleep(LOOK_EVERY_S)

@@ -87,6 +87,8 @@ def why(service: ServiceState) -> str:
 
 def download_text(download: Download) -> str:
     """Return how far a download is."""
+    if not download.done_bytes and not download.total_bytes:
+        return "the download begins"
     if not download.total_bytes:
         return f"{size_text(download.done_bytes)} downloaded"
     share = min(100, 100 * download.done_bytes // download.total_bytes)

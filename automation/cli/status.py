@@ -9,6 +9,7 @@ import typer
 
 from automation.cli.output import phase_style, print_json, say, say_yaml, styled
 from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, open_place
+from automation.cli.remedies import remedy
 from automation.cli.service_rows import qualified_name, row, why, without_managed_fields
 from automation.places.place import ServiceState, State
 
@@ -95,6 +96,8 @@ def _print(service: ServiceState) -> None:
 def next_step(service: ServiceState) -> str:
     """Return the command that helps next; empty where none is known."""
     name = service.name
+    if service.state in (State.FAILED, State.WAITING, State.STARTING) and (found := remedy(service)):
+        return found
     match service.state:
         case State.READY | State.ASLEEP:
             return f"herdsman chat {name}"

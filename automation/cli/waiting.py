@@ -12,6 +12,7 @@ import typer
 
 from automation.cli import exits
 from automation.cli.output import complain, say
+from automation.cli.remedies import remedy
 from automation.cli.service_rows import why
 from automation.console import terminal_text
 from automation.places.place import Place, PlaceError, ServiceState, State
@@ -58,9 +59,8 @@ def wait_until_ready(
             name = service.name
             if service.state is State.FAILED and service.is_current:
                 reason = f"{service.reason}: " if service.reason else ""
-                raise PlaceError(
-                    f"`{name}` failed: {reason}{service.message}", hint=f"`herdsman logs {name}` shows its log"
-                )
+                hint = remedy(service) or f"`herdsman logs {name}` shows its log"
+                raise PlaceError(f"`{name}` failed: {reason}{service.message}", hint=hint)
             if service.state is State.STOPPED and service.is_current and not ends_stopped:
                 raise PlaceError(f"`{name}` is stopped", hint=f"`herdsman start {name}` starts it")
             show(service)
@@ -68,7 +68,7 @@ def wait_until_ready(
             if left_s <= 0:
                 raise WaitEnded(
                     f"`{name}` is not ready after {timeout_s:.0f} seconds: {why(service) or service.phase}",
-                    hint=f"it goes on; `herdsman status {name} --watch` follows it",
+                    hint="; ".join(filter(None, (remedy(service), f"it goes on: `herdsman status {name} --watch`"))),
                 )
             service = place.watch(service, pause_s=min(PAUSE_S, left_s))
 
@@ -119,17 +119,19 @@ def shown() -> Iterator[Shown]:
 
 
 def _lines() -> Shown:
-    """Print a line on stderr for each change of the state or its reason; of a download for each tenth."""
-    last: tuple[object, ...] = ()
+    """Print a line on stderr for each new state or reason, with what to do; of a download for each tenth.
+
+    A download that fails and begins again and again is told once.
+    """
+    told: set[tuple[object, ...]] = set()
 
     def show(service: ServiceState) -> None:
-        nonlocal last
         download = service.download
         tenths = 10 * download.done_bytes // download.total_bytes if download and download.total_bytes else None
         now = (service.state, service.reason, tenths)
-        if now != last:
-            last = now
-            text = why(service)
+        if now not in told:
+            told.add(now)
+            text = "; ".join(filter(None, (why(service), remedy(service))))
             say(f"{service.name} is {service.state.value}{f': {text}' if text else ''}", err=True)
 
     return show

@@ -35,6 +35,15 @@ def with_contexts(desired: DesiredService, processes: Mapping[int, Json], room: 
     return desired.model_copy(update={"host_placement": hosting.model_copy(update={"contexts": chosen})})
 
 
+def lacks_context(desired: DesiredService, processes: Mapping[int, Json]) -> bool:
+    """Return whether a replica that does not serve yet has no chosen context, because a fact is not known."""
+    hosting = desired.host_placement
+    return hosting is not None and any(
+        context == PENDING and not ((processes.get(replica) or {}).get("status") or {}).get("ready")
+        for replica, context in enumerate(hosting.contexts)
+    )
+
+
 def memory_at_context(desired: DesiredService, replica: int) -> int | None:
     """Return the estimated memory in bytes of a replica at its chosen context; None if it is not known."""
     context = desired.host_placement.context_of(replica) if desired.host_placement is not None else None
@@ -63,7 +72,7 @@ def _context(desired: DesiredService, host: str, replica: int, live: Json | None
     kept = _kept(desired, host, live)
     if kept is None:
         return default_context(desired, room(replica, host))
-    if kept.chosen == "default" and _waits_for_memory(live):
+    if kept.chosen == "default" and waits_for_memory(live):
         # It was chosen while less was reserved on the host. A process that does not run can have a shorter one.
         found = default_context(desired, room(replica, host))
         return found if found.chosen == "default" and found.tokens < kept.tokens else kept
@@ -97,6 +106,7 @@ def _model_sources(desired: DesiredService) -> tuple[str, ...]:
     return tuple(sorted(each.source for each in (found["file"], *(found["files"] or {}).values()) if each is not None))
 
 
-def _waits_for_memory(live: Json | None) -> bool:
+def waits_for_memory(live: Json | None) -> bool:
+    """Return whether a process, in the form of `trim.host_process`, was refused because memory is lacking."""
     status = (live or {}).get("status") or {}
     return status.get("reason") == ProcessReason.INSUFFICIENT_MEMORY and not status.get("ready")

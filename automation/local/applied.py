@@ -33,6 +33,8 @@ class AppliedService(_Entry):
     stopped: bool = False
     """It is suspended, or has no replica."""
     context_size: int | None = None
+    default_context: str = ""
+    """The context in tokens that Herdsman chose, or `pending`; empty if the document sets it."""
     engine_name: str = ""
     """What the engine expects as `model`; empty: any name."""
     created_s: int = 0

@@ -23,6 +23,7 @@ from agent.stop_signals import on_stop_signal
 from automation.engine.port import Batch, Engine, EngineFailed, ServiceOutcome, Stack
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.local.applied import Applied, AppliedService, FileProblem
+from automation.local.contexts import choose_contexts, header_reader
 from automation.local.documents import FolderUnreadable, LocalFolder, LocalService, argument_of, read_files, read_folder
 from automation.local.folders import HOST, LocalFolders, read_json
 from automation.local.provider import LocalProvider
@@ -30,6 +31,7 @@ from components.providers.plugin_server import EmbeddedPlugins
 from components.rendered import RenderedService
 from program.desired import keys
 from program.desired.keys import ServiceKey
+from program.desired.service import HostContext
 from tools.toolchain import ToolMissing, locate
 
 AGENT_WAIT_S = 60.0
@@ -66,6 +68,13 @@ def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int)
         log.warning("Could not read the folder", error=str(error))
         return 1
     started = time.monotonic()
+    try:
+        contexts = choose_contexts(folder, before, host, header_reader(folders))
+    except HostError as error:
+        # Other contexts would restart what runs.
+        log.warning("The agent does not answer", error=error.message)
+        return 1
+    folder = contexts.folder
     outcomes: Mapping[ServiceKey, ServiceOutcome] = {}
     engine_problem = ""
     try:
@@ -86,7 +95,7 @@ def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int)
         engine_problem = f"`{missing.name}` {missing.why}; {missing.remedy}"
     except EngineFailed as failed:
         engine_problem = failed.message
-    result = record(folder, before, outcomes, engine_problem)
+    result = record(folder, before, outcomes, engine_problem, contexts.chosen)
     result.write(folders.applied)
     if not engine_problem:
         remove_unknown(host, folder, result)
@@ -97,7 +106,8 @@ def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int)
         engine_problem=engine_problem,
         duration_s=round(time.monotonic() - started, 2),
     )
-    return 1 if engine_problem or not all(each.ok for each in outcomes.values()) else 0
+    failed_some = not all(each.ok for each in outcomes.values())
+    return 1 if engine_problem or failed_some or contexts.is_worth_another_try else 0
 
 
 def run_batches(
@@ -158,16 +168,20 @@ def remove_unknown(host: HostClient, folder: LocalFolder, result: Applied) -> No
 
 
 def record(
-    folder: LocalFolder, before: Applied, outcomes: Mapping[ServiceKey, ServiceOutcome], engine_problem: str
+    folder: LocalFolder,
+    before: Applied,
+    outcomes: Mapping[ServiceKey, ServiceOutcome],
+    engine_problem: str,
+    contexts: Mapping[ServiceKey, HostContext] = {},
 ) -> Applied:
-    """Return what the folder has and what became of it."""
+    """Return what the folder has and what became of it. `contexts` has those that Herdsman chose."""
     services: dict[ServiceKey, AppliedService] = {}
     for key, service in folder.services.items():
         outcome = outcomes.get(key)
         problem = service.problem or engine_problem
         if not problem and outcome is not None and not outcome.ok:
             problem = outcome.error.message if outcome.error is not None else "Pulumi did not apply it"
-        services[key] = _entry(service, before.of(*key), problem)
+        services[key] = _entry(service, before.of(*key), problem, contexts.get(key))
     for old in before.services:
         key = ServiceKey(old.dialect, old.namespace, old.name)
         if key not in services and old.file in folder.broken:
@@ -180,7 +194,9 @@ def record(
     )
 
 
-def _entry(service: LocalService, before: AppliedService | None, problem: str) -> AppliedService:
+def _entry(
+    service: LocalService, before: AppliedService | None, problem: str, context: HostContext | None
+) -> AppliedService:
     """Return the entry of a service. One that is not valid keeps what is known of the process that still runs."""
     key, metadata = service.key, service.document["metadata"]
     base = AppliedService(
@@ -197,7 +213,7 @@ def _entry(service: LocalService, before: AppliedService | None, problem: str) -
     if desired is None or rendered is None:
         if before is None:
             return base
-        kept = ("process", "engine_name", "context_size", "model", "cache_keys", "capabilities")
+        kept = ("process", "engine_name", "context_size", "default_context", "model", "cache_keys", "capabilities")
         return base.model_copy(update={name: getattr(before, name) for name in kept})
     annotations = metadata.get("annotations") or {}
     plan = service.plan
@@ -209,12 +225,17 @@ def _entry(service: LocalService, before: AppliedService | None, problem: str) -
             "stopped": not rendered.objects,
             "model": desired.model.name,
             "context_size": service.context_size,
+            "default_context": "" if context is None else _noted(context),
             "engine_name": _engine_name(annotations.get(keys.ANNOTATION_SERVED_NAME, ""), plan),
             "capabilities": (desired.mode,),
             # A stopped service keeps its files.
             "cache_keys": cache_keys or (before.cache_keys if before is not None else ()),
         }
     )
+
+
+def _noted(context: HostContext) -> str:
+    return str(context.tokens) if context.chosen == "default" else context.chosen
 
 
 def _engine_name(served: str, plan: ProcessPlan | None) -> str:

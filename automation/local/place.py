@@ -26,6 +26,7 @@ from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.dialects.llmkube.parse.service import draft_reference
 from program.dialects.registry import dialect_of, split_name
+from program.host_context import takes_default
 
 POLL_S = 0.2
 PURGE_WAIT_S = 60.0
@@ -345,7 +346,9 @@ def _entry(service: LocalService, entry: AppliedService | None, *, current: bool
     )
     changes: Json = {"document": service.document}
     if service.desired is not None:
-        changes["context_size"] = service.context_size
+        # What `applying` chose is in the record alone.
+        chosen = base.context_size if base.default_context and takes_default(service.desired) else None
+        changes["context_size"] = chosen or service.context_size
         changes["stopped"] = service.rendered is not None and not service.rendered.objects
     if not current:
         changes["problem"] = service.problem

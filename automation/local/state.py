@@ -9,6 +9,7 @@ from pathlib import Path
 from agent.client.http import HttpHost, token_from
 from agent.client.port import HostError
 from agent.contract import ProcessPhase, ProcessReason, ProcessReport
+from agent.sources.errors import Reason
 from automation.local.applied import Applied, AppliedService, FileProblem
 from automation.local.folders import LocalFolders
 from automation.local.instance import Instance, running_instance
@@ -36,7 +37,8 @@ _NEEDS_A_PERSON = frozenset(
     {
         *(ProcessReason.RUNTIME_MISSING, ProcessReason.RUNTIME_TOO_OLD, ProcessReason.PLAN_INVALID),
         *(ProcessReason.MEMORY_UNKNOWN, ProcessReason.SECRET_UNAVAILABLE, ProcessReason.CRASH_LOOP),
-        *("NotFound", "Refused", "Unauthorized", "ChecksumMismatch"),
+        *(Reason.NOT_FOUND, Reason.REFUSED, Reason.UNAUTHORIZED, Reason.UNTRUSTED),
+        *(Reason.CHECKSUM_MISMATCH, Reason.NOT_GGUF, Reason.PLAN_INVALID),
     }
 )
 
@@ -108,6 +110,9 @@ def service_state(
     """Return one service as its document, its process and the instance show it. `is_current`: the record is of the
     document's present content."""
     state, phase, reason, message = _shown(service, report, instance)
+    if not is_current and instance is not None and not service.problem and state not in (State.READY, State.ASLEEP):
+        # What the process says is about the document as it was before.
+        state, phase, reason, message = State.STARTING, "Pending", NOT_APPLIED, "the last edit is not applied yet"
     spec = service.document.get("spec")
     replicas = spec.get("replicas", 1) if isinstance(spec, dict) else 1
     serves = report is not None and report.running_phase is ProcessPhase.READY and instance is not None

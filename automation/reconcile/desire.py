@@ -12,6 +12,7 @@ from automation.approval.modes import Mode, mode_of
 from automation.approval.policy_checker import Verdict
 from automation.cache.cluster_cache import ClusterCache
 from automation.cache.service_cache import ServiceCache
+from automation.hosts.host_contexts import lacks_context
 from automation.hosts.hosted import without_agent
 from automation.hosts.registry import HostProposal
 from automation.reconcile.node_paths import check_node_paths
@@ -68,6 +69,8 @@ class Desirer:
     requests: RequestScaler
     policies: Callable[[Json], Verdict | None] = lambda _: None
     """Returns the result of the policies for a LoRAAdapter; None while there are no policies."""
+    headers: Callable[[DesiredService], DesiredService] = lambda desired: desired
+    """Returns a service on hosts with the headers of its models (`automation.models.hosted_headers`)."""
 
     def desire(
         self, key: ServiceKey, cr: Json, observed: Observed, dialect: Dialect, look: Lookup, *, options: RenderOptions
@@ -96,6 +99,8 @@ class Desirer:
                 wanted = with_replicas(wanted, max(1, scaled.replicas))
             hosts = registry.propose(wanted, created=str(cr["metadata"].get("creationTimestamp", "")))
             service = registry.with_contexts(registry.with_hosts(wanted, hosts), hosts, observed.host_processes)
+            if lacks_context(service, observed.host_processes):
+                service = registry.with_contexts(self.headers(service), hosts, observed.host_processes)
             if scaled is not None and not scaled.replicas:
                 service = with_replicas(service, 0)
             # Also for a service that is scaled by requests, so that one that was a member of a pool loses its grant.

@@ -11,15 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from automation.approval.policy_checker import Verdict
 from automation.cache.cluster_cache import ClusterCache
 from automation.cache.service_cache import ANY, Reference, ServiceCache
 from automation.engine.submissions import Asked
 from automation.reconcile.actions import PatchObject
 from automation.reconcile.desire import Desired, Desirer
 from automation.reconcile.observe import Observed, observe
-from automation.serving.request_scaling import RequestScaler
-from automation.serving.sleep import SleepController
 from automation.status.ownership import held_by_upstream
 from components.options import RenderOptions
 from kubeapi import kinds
@@ -94,20 +91,15 @@ class Services:
         self,
         cluster: ClusterCache,
         cache: ServiceCache,
-        sleep: SleepController,
-        requests: RequestScaler,
-        policies: Callable[[Json], Verdict | None] = lambda _: None,
+        desirer: Desirer,
         is_held: Callable[[Json], bool] = lambda _: False,
     ) -> None:
-        """`policies` returns the result of the policies for a LoRAAdapter; None while there are no policies.
-
-        `is_held`: whether a mode holds the present version of a LoRAAdapter back.
-        """
+        """`is_held` returns whether a mode holds the present version of a LoRAAdapter back."""
         self._is_held = is_held
         self.info = DIALECTS[cache.name]
         self._cluster = cluster
         self._cache = cache
-        self._desirer = Desirer(cluster, cache, sleep, requests, policies)
+        self._desirer = desirer
         self._references: dict[ServiceKey, tuple[Reference, ...]] = {}
         """The objects that the last parse of a service looked up."""
 

@@ -245,6 +245,13 @@ def assemble(
     stack.callback(metrics.registry.unregister, proxied)
     modes = Modes(comparing(client, render_options(settings)), is_current=lambda cr: is_current(client, cr))
     issuer = CertificateIssuer(client)
+    probe = ModelProbe(
+        source_policy(settings),
+        hub_url=settings.hub_url,
+        read_secret=SecretReader(client).read,
+        marks=ProbeMarks(_work_root(settings, shard) / "looks"),
+    )
+    stack.callback(probe.close)
     controller, outcomes = make_controller(
         client,
         approval=Approval(policies, modes),
@@ -263,14 +270,8 @@ def assemble(
         history=history,
         ignored=ignored,
         issuer=issuer,
+        probe=probe,
     )
-    probe = ModelProbe(
-        source_policy(settings),
-        hub_url=settings.hub_url,
-        read_secret=SecretReader(client).read,
-        marks=ProbeMarks(_work_root(settings, shard) / "looks"),
-    )
-    stack.callback(probe.close)
     model_controller, prefetcher = _models(client, stack, settings, metrics, recorder, cluster, probe, models, shard)
 
     # Before the caches are filled: the API server calls the webhook for objects that are stored in another version.

@@ -17,8 +17,11 @@ from automation.controller import Controller
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
 from automation.history.recorder import RevisionRecorder
+from automation.models.hosted_headers import HostedHeaders
+from automation.models.model_probe import ModelProbe
 from automation.reconcile.act import Actor
 from automation.reconcile.act_on_pods import PodActor
+from automation.reconcile.desire import Desirer
 from automation.reconcile.outcomes import Outcomes
 from automation.reconcile.remover import Remover
 from automation.reconcile.report import Reporter
@@ -58,14 +61,18 @@ def make_controller(
     history: RevisionRecorder,
     ignored: IgnoredFields,
     issuer: CertificateIssuer,
+    probe: ModelProbe,
 ) -> tuple[Controller, Outcomes]:
     """Make the controller, and the recorder of the outcomes of engine runs."""
 
     def clock() -> datetime:
         return datetime.now(UTC)
 
+    headers = HostedHeaders(probe, requeue).told
     services: Mapping[str, Services] = {
-        name: Services(cluster, cache, sleep, requests, of_resources.verdict, versions.is_held)
+        name: Services(
+            cluster, cache, Desirer(cluster, cache, sleep, requests, of_resources.verdict, headers), versions.is_held
+        )
         for name, cache in cluster.caches.items()
     }
     on_written = {LLMKUBE: metrics.on_service_status}

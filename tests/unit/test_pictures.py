@@ -27,6 +27,23 @@ def lines(picture: Path) -> list[str]:
     return [" ".join(part for _, part in sorted(row)).replace("\xa0", " ") for _, row in sorted(rows.items())]
 
 
+LINKED = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<path>[^)\s]+)\)")
+
+
+def test_each_picture_of_a_page_exists_is_small_and_has_a_text() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    shown = [(page, found) for page in pages for found in LINKED.finditer(page.read_text("utf-8"))]
+    missing = [f"{page.name}: {each['path']}" for page, each in shown if not (page.parent / each["path"]).is_file()]
+    assert missing == []
+    assert [each["path"] for _, each in shown if len(each["text"]) < 20] == [], "readers without eyes need a text"
+    used = {(page.parent / each["path"]).resolve() for page, each in shown}
+    kept = set((ROOT / "docs" / "pictures").iterdir())
+    assert {path.name for path in kept - used} == set(), "a picture that no page shows"
+    assert {path.name: path.stat().st_size for path in kept if path.stat().st_size > 150_000} == {}
+    pngs = [path for path in kept if path.suffix == ".png"]
+    assert pngs and all(path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for path in pngs)
+
+
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
 def test_a_picture_loads_nothing_and_names_no_machine(picture: Path) -> None:
     text = picture.read_text("utf-8")

@@ -64,7 +64,7 @@ def download(
     Received bytes are kept for the next call. A local source is not copied; its path is returned. Raises a FileError.
     Only the complete, verified file ever has the returned path.
     """
-    local = _local_path(plan.source)
+    local = local_path(plan.source)
     if local is not None:
         return _in_place(plan, local, store, policy, cancel)
     task = _Task(policy, settings, access, space, cancel)
@@ -89,7 +89,8 @@ class _Task:
     cancel: threading.Event
 
 
-def _local_path(source: str) -> str | None:
+def local_path(source: str) -> str | None:
+    """Return the path in a source that is a file of this machine; None for another source."""
     if source.startswith("/"):
         return source
     if source[:7].lower() == "file://":

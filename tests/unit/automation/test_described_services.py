@@ -11,7 +11,7 @@ import pytest
 from automation.cache.trim import autoscaler_with_conditions as with_conditions
 from automation.cache.trim import owned_in_full, workload, workload_pod
 from automation.hosts.registry import HostRegistry
-from automation.reconcile.desire import Desired
+from automation.reconcile.desire import Desired, Desirer
 from automation.reconcile.facts import service_facts
 from automation.reconcile.observe import Observed
 from automation.reconcile.plan import ObjectName
@@ -201,5 +201,5 @@ def test_what_the_peer_holds_or_made_is_left_to_it(dialect: str, metadata: Json,
     world: Any = SimpleNamespace(is_ours=lambda _, held: not held)
     caches: Any = SimpleNamespace(name=dialect, kind=KINDS[dialect])
     sleep: Any = None
-    services = Services(world, caches, sleep, sleep)
+    services = Services(world, caches, Desirer(world, caches, sleep, sleep))
     assert services.is_ours({"metadata": {"name": "a", "namespace": "ns", **metadata}}) is taken

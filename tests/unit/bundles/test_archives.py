@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import os
@@ -230,3 +231,47 @@ def test_a_list_of_a_later_format_names_the_way_out() -> None:
     with pytest.raises(BundleInvalid, match="not valid") as failed:
         Contents.parsed(b'{"format": 2, "herdsman": "9.0.0", "files": []}')
     assert "later version" in failed.value.hint
+
+
+def test_a_link_in_the_directory_gets_no_folder_at_its_end(tmp_path: Path) -> None:
+    bundle, _ = written(tmp_path)
+    elsewhere, target = tmp_path / "elsewhere", tmp_path / "to"
+    elsewhere.mkdir()
+    target.mkdir()
+    (target / "models").symlink_to(elsewhere)
+    with pytest.raises(BundleError, match="leads out of"):
+        load(bundle, target)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_the_part_that_an_interrupted_call_wrote_needs_no_second_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, _ = written(tmp_path)
+    place = tmp_path / "to" / MODEL
+    place.parent.mkdir(parents=True)
+    place.with_name(".a.gguf.loading").write_bytes(CONTENT[:-10])
+    free = sum(map(len, FILES.values())) - len(CONTENT) + 10
+    monkeypatch.setattr(loading.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": free}))
+    assert MODEL in load(bundle, tmp_path / "to").written
+    place.unlink()
+    with pytest.raises(BundleError, match="the files need"):
+        load(bundle, tmp_path / "to")
+
+
+def test_two_loads_do_not_write_one_file_at_once(tmp_path: Path) -> None:
+    bundle, _ = written(tmp_path)
+    draft = (tmp_path / "to" / MODEL).with_name(".a.gguf.loading")
+    draft.parent.mkdir(parents=True)
+    with draft.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(BundleError, match="another process loads") as raised:
+            load(bundle, tmp_path / "to")
+    assert raised.value.hint
+    assert MODEL in load(bundle, tmp_path / "to").written
+
+
+def test_a_file_to_pack_that_is_gone_is_named_and_not_the_archive(tmp_path: Path) -> None:
+    local = {path: tmp_path / str(number) for number, path in enumerate(FILES)}
+    with pytest.raises(BundleError, match=f"{local['install/herdsman.yaml']} cannot be read"):
+        archive.write(tmp_path / "b.tar", listed(FILES), local, on_bytes=lambda _: None)

@@ -130,6 +130,10 @@ def test_errors_say_what_to_do(
     server.files[NAME].statuses = [401]
     assert invoke(["bundle", "create", "-f", str(manifests), "--out", str(tmp_path / "b.tar")]) == EXIT_FAILED
     assert "HF_TOKEN" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+        assert invoke(["bundle", "create", "-f", str(manifests), "--out", str(tmp_path / "b.tar")]) == EXIT_FAILED
+        assert "number of seconds" in capsys.readouterr().err
     created(capsys, manifests, tmp_path / "b.tar")
     load = ["bundle", "load", str(tmp_path / "b.tar")]
     for options, said in (

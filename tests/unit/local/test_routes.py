@@ -94,3 +94,16 @@ def test_the_record_is_read_again_after_a_change(folders: LocalFolders) -> None:
     assert file.read() == Applied()
     Applied(services=(SERVICE,)).write(folders.applied)
     assert file.read() == Applied(services=(SERVICE,))
+
+
+@pytest.mark.parametrize("reason", ["SourceNotFound", "SourceUnauthorized", "SourceRefused", "NotGguf"])
+def test_a_source_that_only_a_person_can_mend_is_a_failure(reason: str) -> None:
+    found = ProcessReport(phase=ProcessPhase.BACKING_OFF, reason=reason)
+    assert service_state(SERVICE, found, UP).state is State.FAILED
+
+
+def test_what_the_process_says_of_an_earlier_edit_is_not_shown_as_the_present_state() -> None:
+    failed = report(ProcessPhase.BACKING_OFF, reason="SourceNotFound", message="the old file is gone")
+    found = service_state(SERVICE, failed, UP, is_current=False)
+    assert (found.state, found.message) == (State.STARTING, "the last edit is not applied yet")
+    assert service_state(SERVICE, report(ProcessPhase.READY), UP, is_current=False).state is State.READY

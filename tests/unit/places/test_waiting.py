@@ -79,3 +79,35 @@ def test_on_a_terminal_a_bar_is_drawn_and_removed(monkeypatch: pytest.MonkeyPatc
     drawn = terminal.getvalue()
     assert "chat is starting" in drawn
     assert "\x1b[2J" not in drawn
+
+
+def test_a_download_that_fails_again_and_again_is_told_once_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    tries = of(State.STARTING, message="", download=Download(0, None))
+    fails = of(State.STARTING, reason="SourceUnreachable", message="`hub` does not resolve")
+    wait(*(3 * [tries, fails]), of(State.READY))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "chat is starting: the download begins"
+    assert "`hub` does not resolve; check the network" in lines[1]
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("SourceUnauthorized", "HF_TOKEN"),
+        ("SourceNotFound", "herdsman deploy chat --source"),
+        ("NoSpace", "--purge"),
+        ("RuntimeMissing", "tools install llama-server"),
+    ],
+)
+def test_a_failure_says_what_to_do(reason: str, said: str) -> None:
+    with pytest.raises(PlaceError) as failed:
+        wait(of(State.FAILED, reason=reason, message="it failed"))
+    assert said in failed.value.hint
+
+
+def test_a_wait_that_ran_out_says_what_to_do() -> None:
+    times = iter([0.0, 11.0])
+    with pytest.raises(WaitEnded) as late:
+        wait(of(State.WAITING, reason="InsufficientMemory"), timeout_s=10.0, clock=lambda: next(times))
+    assert "herdsman ps" in late.value.hint and "herdsman status chat --watch" in late.value.hint
