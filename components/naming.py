@@ -73,6 +73,13 @@ TYPE_ROUTING = "herdsman:index:Routing"
 TYPE_CONFIGURATION = "herdsman:index:Configuration"
 TYPE_FOUNDATION = "herdsman:index:Foundation"
 TYPE_OPERATOR = "herdsman:index:Operator"
+SERVICE_COMPONENT_TYPES = frozenset(
+    {
+        *(TYPE_SERVICE, TYPE_AUTOSCALER, TYPE_HOST_PROCESS, TYPE_EXPOSURE, TYPE_MONITORING, TYPE_ROUTING),
+        *(TYPE_CONFIGURATION, TYPE_FOUNDATION, TYPE_OPERATOR),
+    }
+)
+"""The type tokens of all components but the model cache, which many services share."""
 
 
 def deployment_name(service: str) -> str:

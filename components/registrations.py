@@ -24,6 +24,13 @@ def provider_version() -> str:
     return importlib.metadata.version("pulumi-kubernetes")
 
 
+def known(token: str) -> str:
+    """Return the type token of a service's component. Raises ValueError for one that no component has."""
+    if token not in naming.SERVICE_COMPONENT_TYPES:
+        raise ValueError(f"no component is registered for `{token}`")
+    return token
+
+
 @dataclass(frozen=True)
 class Place:
     """The part of a fleet's target that its registrations depend on. The defaults are those of the loop."""

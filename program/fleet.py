@@ -13,7 +13,7 @@ from typing import Any, Generic
 from components import urns
 from components.rendered import RenderedObject, RenderedService
 from program.desired.keys import ServiceKey
-from program.registrars import Component, Registrar, Resource
+from program.registrar import Component, Registrar, Resource
 
 __all__ = ["FleetIncomplete", "fleet_in_steps", "static_fleet"]
 

@@ -18,7 +18,6 @@ from components.registrations import Place, Registration
 from components.rendered import RenderedObject
 from program.desired.keys import ServiceKey
 from program.monitor import EngineEnded, Monitor, RequestFailed
-from program.registrars import known_component
 from program.registration_requests import outputs_request, register_request
 
 T = TypeVar("T")
@@ -70,8 +69,7 @@ class MonitorRegistrar:
 
     def component(self, token: str, key: ServiceKey, objects: Sequence[RenderedObject]) -> MonitorComponent:
         """Register a component and its objects. Raises ValueError for an unknown token."""
-        known_component(token)
-        resource = self._register_component(registrations.component(token, key, self._place))
+        resource = self._register_component(registrations.component(registrations.known(token), key, self._place))
         children = tuple(self._register(registrations.child(token, key, obj, self._place), resource) for obj in objects)
         return MonitorComponent(token, key, resource, children)
 

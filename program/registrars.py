@@ -1,62 +1,16 @@
-"""The ways to register a fleet with the engine: by Pulumi's SDK, or by the engine's protocol (`monitor_registrar`).
-
-`program.fleet` registers services by a registrar. `tests/unit/program/test_fleet_registrars.py` compares the
-requests of both.
-"""
+"""Registers a fleet with the engine by Pulumi's SDK, by the classes of `components.component_resources` (ADR 48)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol, TypeVar
 
 import pulumi
 from pulumi.resource import DependencyResource
 
+from components import registrations
 from components.component_resources import COMPONENTS, FleetTarget, ModelCache, ServiceComponent
 from components.rendered import RenderedObject
 from program.desired.keys import ServiceKey
-
-Component = TypeVar("Component")
-Resource = TypeVar("Resource")
-
-
-class Registrar(Protocol[Component, Resource]):
-    """Registers components and objects with the engine of one run. It returns at once, before the engine is done."""
-
-    @property
-    def stack(self) -> str:
-        """The name of the stack."""
-        ...
-
-    def component(self, token: str, key: ServiceKey, objects: Sequence[RenderedObject]) -> Component:
-        """Register the component with a type token and its objects. Raises ValueError for an unknown token."""
-        ...
-
-    def children(self, component: Component) -> Sequence[Resource]:
-        """Return the objects that were registered with the component."""
-        ...
-
-    def cache_claim(self, claim: RenderedObject) -> Resource:
-        """Register the model cache of a namespace, and return its claim."""
-        ...
-
-    def complete(self, component: Component, last: RenderedObject, after: Collection[str]) -> Resource:
-        """Register the last object of a service, to be made after the objects with the URNs in `after`."""
-        ...
-
-    def complete_after(self, component: Component, last: RenderedObject, after: Sequence[Resource]) -> Resource:
-        """Register the last object of a service, to be made after other resources.
-
-        If one of them fails, the last object is not registered and counts as failed.
-        """
-        ...
-
-    async def succeeded(self, resource: Resource) -> bool:
-        """Wait until the engine is done with the resource. Return False if it failed.
-
-        The engine logs the cause and the URN.
-        """
-        ...
 
 
 class SdkRegistrar:
@@ -72,7 +26,7 @@ class SdkRegistrar:
 
     def component(self, token: str, key: ServiceKey, objects: Sequence[RenderedObject]) -> ServiceComponent:
         """Register the component of the class with this token."""
-        return known_component(token)(key, objects, self._target)
+        return COMPONENTS[registrations.known(token)](key, objects, self._target)
 
     def children(self, component: ServiceComponent) -> Sequence[pulumi.CustomResource]:
         """Return the objects of the component."""
@@ -105,11 +59,3 @@ class SdkRegistrar:
         except Exception:
             return False
         return True
-
-
-def known_component(token: str) -> type[ServiceComponent]:
-    """Return the class of a component. Raises ValueError for an unknown type token."""
-    try:
-        return COMPONENTS[token]
-    except KeyError:
-        raise ValueError(f"no component is registered for `{token}`") from None

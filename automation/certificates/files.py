@@ -12,11 +12,13 @@ import pathlib
 import ssl
 import tempfile
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+# cryptography is imported where a certificate is made: most loops make none, and its x509 takes 4 MB.
 
 LIFETIME = datetime.timedelta(days=365)
 _BACKDATED = datetime.timedelta(hours=1)
@@ -36,6 +38,11 @@ def serving_files(
     The key is P-256, which all TLS libraries support and which costs servers less than RSA. Raises ValueError for an
     invalid address, and without any name and address.
     """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
     alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
     alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in ip_addresses]
     if not alternatives:
@@ -74,6 +81,9 @@ def serving_files(
 
 
 def _named(common_name: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
@@ -84,6 +94,8 @@ def _draft(
     now: datetime.datetime,
     lifetime: datetime.timedelta,
 ) -> x509.CertificateBuilder:
+    from cryptography import x509
+
     return (
         x509.CertificateBuilder()
         .issuer_name(issuer)
@@ -96,6 +108,8 @@ def _draft(
 
 
 def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> x509.KeyUsage:
+    from cryptography import x509
+
     return x509.KeyUsage(
         digital_signature=digital_signature,
         key_cert_sign=key_cert_sign,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,8 +65,14 @@ def run(
 
     Environment variables HERDSMAN_… set the same options, and further settings (docs/reference/settings.md).
     """
-    # Imported here: the loop imports Pulumi and gRPC, which would delay other commands.
+    # Imported here: the loop imports Pulumi's protocol and gRPC, which would delay other commands.
     from pydantic import ValidationError
+
+    from automation.startup.lean_imports import import_protocol_without_sdk, import_structlog_without_rich
+
+    import_protocol_without_sdk()
+    if log_format == "json" or not sys.stderr.isatty():
+        import_structlog_without_rich()
 
     from agent.server.heap import share_one_heap
     from agent.stop_signals import on_stop_signal

@@ -17,7 +17,8 @@ from components.component_resources import FleetTarget
 from components.registrations import Place
 from program.monitor import EngineEnded, Monitor, RequestFailed
 from program.monitor_registrar import MonitorRegistrar
-from program.registrars import Registrar, SdkRegistrar
+from program.registrar import Registrar
+from program.registrars import SdkRegistrar
 from program.static.config import FleetConfig
 from program.static.existing import Existing
 from program.static.reading import Placed, is_in_cluster

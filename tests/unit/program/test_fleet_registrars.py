@@ -17,7 +17,7 @@ from pulumi.runtime.proto.resource_pb2 import RegisterResourceRequest
 
 from automation.engine.fleet_run import FleetProgram, run_fleet
 from components import naming
-from components.component_resources import FleetTarget
+from components.component_resources import COMPONENTS, FleetTarget
 from components.kubernetes_object import cluster_provider
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.json_types import Json
@@ -143,6 +143,10 @@ def test_values_of_each_json_type_are_sent_as_the_sdk_sends_them(run: Run) -> No
     assert recorded.registrations() == by_sdk.registrations()
     (request,) = [found for found in recorded.registrations() if found["name"] == "llmkube/a/map"]
     assert request["object"]["data"] == data and "absent" not in request["object"]
+
+
+def test_both_registrars_know_the_same_components() -> None:
+    assert set(COMPONENTS) == naming.SERVICE_COMPONENT_TYPES
 
 
 @pytest.mark.parametrize("program", [run_fleet, run_fleet_by_sdk], ids=["monitor", "sdk"])
