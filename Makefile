@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
-# kind for its example; pretended nodes for the scale tests and what makes groups of pods on them; an S3 server for the state backends; Helm for the chart; a real node only where root on Linux can run it (elsewhere its tests are skipped).
-TEST_TOOLS := helm kind kwok lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
+# kind for its example; pretended nodes for the scale tests and what makes groups of pods on them; an S3 server for the state backends; Helm for the chart; LangChain as a client of the gateway; a real node only where root on Linux can run it (elsewhere its tests are skipped).
+TEST_TOOLS := helm kind kwok langchain-openai lws-controller versitygw $(shell [ "$$(uname -s)-$$(id -u)" = Linux-0 ] && echo kubelet kube-proxy)
 # Checkers of workflows; each is built in seconds.
 LINT_TOOLS := actionlint jv gitlab-ci-schema
 # The folders of tests/ whose tests need more than the virtual environment. Each has a target, listed below `test`.

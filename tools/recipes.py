@@ -58,6 +58,8 @@ def make(
             _build_llama(tool, program, workbench=workbench, progress=progress)
         case Origin.GITLAB_SCHEMA:
             _copy_gitlab_schema(program, workbench=workbench, progress=progress)
+        case Origin.LANGCHAIN_OPENAI:
+            _install_langchain(program, workbench=workbench, progress=progress)
 
 
 def _build_go(
@@ -236,6 +238,23 @@ def _copy_gitlab_schema(program: Path, *, workbench: Workbench, progress: BuildP
     # `toolchain.find` accepts only executable files.
     program.chmod(0o755)
     shutil.rmtree(download)
+
+
+def _install_langchain(program: Path, *, workbench: Workbench, progress: BuildProgress) -> None:
+    """Make a virtual environment, whose Python is the program. Herdsman's own environment stays as it is.
+
+    The environment works after its folder is renamed, as Python finds `pyvenv.cfg` beside the path by which it starts.
+    """
+    progress.step("installing the packages")
+    place = program.parent.parent
+    requirements = _HERE / "langchain" / "requirements.txt"
+    install = ("install", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--require-hashes")
+    for command in (
+        [sys.executable, "-m", "venv", str(place)],
+        [str(program.parent / "python"), "-m", "pip", *install, "--requirement", str(requirements)],
+    ):
+        commands.run(command, workbench, directory=place, environment=dict(os.environ))
+    program.symlink_to("python")
 
 
 def _download(requirements: Path, folder: Path, *options: str, workbench: Workbench) -> None:

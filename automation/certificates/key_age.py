@@ -76,7 +76,10 @@ class KeyAges:
             return None
         if looked is not None and now - looked < LOOK_EVERY:
             return problem
-        problem = self._replace(key, service)
+        try:
+            problem = self._replace(key, service)
+        except Conflict:
+            return None  # the service was changed at the same time, which begins the next pass
         with self._lock:
             self._looked[key] = now, problem
         return problem
@@ -88,6 +91,7 @@ class KeyAges:
             self._looked.pop(key, None)
 
     def _replace(self, key: ServiceKey, service: Json) -> Problem | None:
+        """Begin a replacement, or return why it cannot begin. Raises Conflict, and ApiError as `ensure`."""
         last = key_rotation.present(service)
         told = (service["metadata"].get("annotations") or {}).get(ANNOTATION_ENGINE_KEY_MAX_AGE)
         if last.generation > 1 and (waiting := key_rotation.waits_for(self._client, last)):
@@ -99,8 +103,6 @@ class KeyAges:
             # One that exists is from a replacement that was interrupted.
             key_rotation.make_secret(self._client, service, made, field_manager=naming.FIELD_MANAGER)
             key_rotation.choose(self._client, service, made, field_manager=naming.FIELD_MANAGER, now=self._clock())
-        except Conflict:
-            return None  # the service was changed at the same time, which begins the next pass
         except Forbidden:
             why = (
                 "it may not; grant the loop create on Secrets and patch on inferenceservices, as "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from langchain_openai import ChatOpenAI  # type: ignore[import-not-found]  # not a package of the tests
+from langchain_openai import ChatOpenAI  # type: ignore[import-not-found]  # in another environment
 
 # A wake of a sleeping model takes as long as the start of its engine.
 model = ChatOpenAI(model=os.environ["MODEL"], timeout=600, max_retries=2, stream_usage=True)

@@ -16,8 +16,8 @@ from gateway.accounting.resp import Connection, Reply, RespBroken, RespError, Se
 
 KEYS_AT_ONCE = 100
 """How many keys one command moves. Both nodes do nothing else meanwhile."""
-MOVE_TIMEOUT_MS = 5000
-"""How long the old node waits for the new one."""
+MOVE_TIMEOUT_MS = 3000
+"""How long the old node waits for the new one. It is shorter than the wait for a reply, `STATEMENT_TIMEOUT_S`."""
 
 
 def move_rest(source: Connection, target: Server, error: str, beginning: str) -> None:

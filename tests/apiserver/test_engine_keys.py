@@ -200,6 +200,10 @@ def test_a_key_is_replaced_when_it_is_too_old_and_not_before_its_last_replacemen
         assert ages.oldest_s() < 600
         scene.now += datetime.timedelta(days=31)
         assert ages.oldest_s() > 30 * 86400
+        stale = scene.admin.get(kinds.INFERENCE_SERVICES, where, "chat")
+        change = {"metadata": {"annotations": {"other": "change"}}}
+        scene.admin.patch(kinds.INFERENCE_SERVICES, where, "chat", change)
+        assert (ages.ensure(scene.key, stale, desired), generation()) == (None, "1"), "the next pass is near"
         assert (ensure(), generation(), replaced) == ("", "2", ["key"])
         assert (ensure(), generation()) == ("", "2"), "the new key is young"
         assert ages.oldest_s() < 600

@@ -23,7 +23,7 @@ from automation.certificates.files import serving_files
 from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from tests.support import event_loop
+from tests.support import event_loop, needs
 from tests.support.agents import REACHED, agent
 from tests.support.controlplane import Api
 from tests.support.gateway_rights import grant_gateway_rights, grant_secret
@@ -42,10 +42,12 @@ from tests.support.supervising import free_port
 from tests.support.tls_relay import TlsRelay
 from tools.localcluster import LocalCluster
 from tools.tiny_model import write_tiny_model
+from tools.toolchain import locate
 
 pytestmark = pytest.mark.usefixtures("loop")
 HOST = "gateway-tests"
 CLIENTS = Path(__file__).parents[2] / "examples" / "clients"
+CALLS = Path(__file__).parents[1] / "support" / "langchain_calls.py"
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +314,24 @@ def test_the_examples_of_clients_run(command: list[str], environment: Mapping[st
     assert done.returncode == 0, done.stderr
     assert "chat" in done.stdout
     assert "data: [DONE]" in done.stdout or re.search(r"tokens: \d+ in, \d+ out", done.stdout)
+
+
+@pytest.mark.soak
+def test_langchain_understands_answers_streams_and_errors(environment: Mapping[str, str]) -> None:
+    needs.require("LangChain")
+    python = str(locate("langchain-openai"))
+
+    def run(script: Path) -> str:
+        done = subprocess.run([python, script], env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run(CLIENTS / "langchain_client.py").strip()
+    found = json.loads(run(CALLS))
+    assert (found["finish"], found["unknown"]) == ("length", "model_not_found"), found
+    assert found["usage"]["output_tokens"] == found["streamed"]["output_tokens"] == found["async"] == 4
+    assert found["batch"] == [4] * 4 and found["chunks"] > 2
+    assert found["same"] and found["completion"]
 
 
 def test_an_example_tells_when_there_is_no_such_model(environment: Mapping[str, str]) -> None:

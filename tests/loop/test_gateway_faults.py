@@ -43,7 +43,6 @@ NAMESPACE = "gateway-faults"
 MODEL = "pair"
 IDLE = 2000
 LISTED = 1000
-AWAY_S = 60.0
 
 
 _NUMBERS = itertools.count()
@@ -289,11 +288,17 @@ def test_requests_are_answered_while_the_api_server_is_away(gateway: Gateway, cl
     client.delete(kinds.INFERENCE_SERVICES, place, "later")
 
 
-@pytest.mark.soak
+@pytest.mark.parametrize(
+    "away_s",
+    [
+        pytest.param(60.0, marks=pytest.mark.soak),
+        pytest.param(600.0, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
+    ],
+)
 def test_a_gateway_serves_while_its_api_server_is_stopped(
-    engines: Engines, own_cluster: LocalCluster, own_client: KubeClient, tmp_path: Path
+    engines: Engines, own_cluster: LocalCluster, own_client: KubeClient, tmp_path: Path, away_s: float
 ) -> None:
-    """A minute of real time. tests/unit/gateway/test_api_server_away.py moves clocks through ten minutes."""
+    """Real time, in which a replica dies and comes back. tests/unit/gateway/test_api_server_away.py moves clocks."""
     loop.install_crds(own_client)
     register(own_client, engines)
     kubeconfig = grant_gateway_rights(own_client, own_cluster, tmp_path / "kubeconfig")
@@ -313,10 +318,22 @@ def test_a_gateway_serves_while_its_api_server_is_stopped(
         own_cluster.kill("kube-apiserver")
         try:
             statuses, began = Counter[int](), time.monotonic()
-            while time.monotonic() - began < AWAY_S:
-                statuses[completion(address, MODEL)[0]] += 1
-                time.sleep(0.1)
+
+            def ask(until_s: float) -> None:
+                while time.monotonic() - began < until_s:
+                    statuses[completion(address, MODEL)[0]] += 1
+                    time.sleep(0.1)
+
+            ask(away_s / 3)
+            # The same prompt goes to the same replica while that one is there.
+            home = max(engines.ports, key=lambda port: float(engines.prompts(port).split()[-1]))
+            engines.kill(home)
+            ask(away_s * 2 / 3)
+            engines.start_again(home)
+            before_its_return = engines.prompts(home)
+            ask(away_s)
             assert set(statuses) == {200}
+            assert engines.prompts(home) != before_its_return, "the gateway uses the replica again"
             assert listed(address) == {MODEL}
         finally:
             own_cluster.start("kube-apiserver")

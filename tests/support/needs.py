@@ -161,6 +161,12 @@ NEEDS = (
         "the check of workflows for GitHub and GitLab",
         other_command="make lint builds them, or herdsman tools install actionlint jv gitlab-ci-schema",
     ),
+    Need(
+        "LangChain",
+        _tools("langchain-openai"),
+        "LangChain's client of the gateway",
+        other_command="make test-tools installs it, or herdsman tools install langchain-openai",
+    ),
     Need("go", _programs("go"), "builds of tools; the CRDs of peers", ("golang-go",)),
     Need(
         "pulumi-resource-kubernetes",

