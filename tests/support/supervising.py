@@ -64,8 +64,8 @@ http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_
 def free_port() -> int:
     """Find a free port on loopback for a server that starts later.
 
-    The kernel also gives the ports that it chooses to outgoing connections, so one of them may be taken before the server
-    starts. This port is below them, and below those of agents.
+    The kernel also gives the ports that it chooses to outgoing connections, so one of them may be taken before the
+    server starts. This port is below them, and below those of agents.
     """
     while True:
         port = random.randrange(11000, 18000)
