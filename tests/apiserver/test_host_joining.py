@@ -144,7 +144,7 @@ def allowed(call: Callable[[], object]) -> None:
             return False
         return True
 
-    eventually(done, what="the rights to be in force", timeout_s=30)
+    eventually(done, what="the rights to be in force", timeout_s=60)
 
 
 def refused(call: Callable[[], object], *kinds_of_error: type[ApiError]) -> None:

@@ -28,7 +28,7 @@ LIBRARY = "tiny:latest=4000,broken:latest=10,slow:latest=4000"
 def serving(daemon: ModelDaemon, *argv: str, **env: str) -> Iterator[None]:
     process = subprocess.Popen(argv, env={**os.environ, **env}, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
-        eventually(lambda: daemon.answers() is None, what="the daemon", timeout_s=10)
+        eventually(lambda: daemon.answers() is None, what="the daemon", timeout_s=60)
         yield
     finally:
         process.kill()

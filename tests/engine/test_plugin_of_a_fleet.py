@@ -139,6 +139,7 @@ def test_a_plugin_that_does_not_know_the_question_makes_nothing(
     assert seen() == {}
 
 
+@pytest.mark.soak
 def test_a_state_of_an_earlier_release_moves_and_nothing_is_replaced(fleet: Fleet, seen: Seen) -> None:
     before = deploy_earlier_release(fleet, seen)
     chat = next(each["urn"] for name, each in fleet.stack.state().items() if name.endswith("chat/deployment"))

@@ -172,7 +172,7 @@ def test_model_servers_outlive_every_change_of_the_agent_and_go_only_when_asked(
     # The service manager restarts an agent that died, and the new one adopts the running processes.
     killed = agent_pid()
     stage.kill(killed)
-    eventually(lambda: (found := read_run_file(store)) and found.pid != killed, what="another agent", timeout_s=30)
+    eventually(lambda: (found := read_run_file(store)) and found.pid != killed, what="another agent", timeout_s=60)
     assert until(client(), "prod/tiny", "Ready").pid == pid
     assert model_servers() == served
     code, told = stage.herdsman("status")

@@ -192,7 +192,7 @@ def test_a_planned_process_serves_behind_service_and_endpoints_of_its_inference_
     applied = time.monotonic()
     host_process(hosts_api, namespace, host, llama_plan(tiny_model, service_port=9001), owner=owner)
     report = until_served(hosts_api, namespace)
-    assert time.monotonic() - applied < 15
+    assert time.monotonic() - applied < 60
     service = hosts_api.get(SERVICES.path(namespace, "tiny"))
     assert service is not None
     assert service["metadata"]["labels"] == {
@@ -246,7 +246,7 @@ def test_a_deleted_service_takes_process_and_endpoints_with_it(
     assert gone(report["pid"], timeout_s=70)
     for kind in (HOST_PROCESSES, SERVICES, ENDPOINT_SLICES):
         path = kind.path(namespace, "tiny")
-        eventually(lambda path=path: hosts_api.get(path) is None, what=f"{path} to go", timeout_s=40)
+        eventually(lambda path=path: hosts_api.get(path) is None, what=f"{path} to go", timeout_s=60)
 
 
 def test_a_process_taken_off_the_host_takes_its_endpoints_with_it_though_the_service_stays(
@@ -425,7 +425,7 @@ def test_an_api_server_outage_harms_no_process_and_is_caught_up_with(
         timeout_s=40,
     )
     assert caught_up["restarts"] == 1
-    eventually(lambda: endpoint(api, "default")["conditions"]["ready"], what="the endpoint", timeout_s=15)
+    eventually(lambda: endpoint(api, "default")["conditions"]["ready"], what="the endpoint", timeout_s=60)
 
 
 def test_a_stopped_agent_takes_its_endpoints_out_of_service(

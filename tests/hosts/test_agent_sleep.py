@@ -202,7 +202,7 @@ def test_a_streamed_answer_passes_byte_for_byte(llama_server: Path, tiny_model: 
     proxy = Proxy()
     between = RawEngine(tap)
     try:
-        eventually(lambda: healthy(port), what="llama-server", timeout_s=30)
+        eventually(lambda: healthy(port), what="llama-server", timeout_s=60)
         proxy.start()
         front = proxy.open(KEY, "127.0.0.1", 0, Limits(), Callbacks(wake=lambda _name: None))
         proxy.set_targets(KEY, (between.target,))

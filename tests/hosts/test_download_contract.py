@@ -181,7 +181,7 @@ def test_a_file_that_changed_since_the_cut_is_never_mixed(downloads: Download, f
     url = files.serve("/m.gguf", File(OTHER, cut_after=100_000, cuts=99, bytes_per_s=200_000))
 
     def change() -> None:
-        eventually(lambda: files.sent("/m.gguf") > 50_000, what="the first half", timeout_s=30)
+        eventually(lambda: files.sent("/m.gguf") > 50_000, what="the first half", timeout_s=60)
         files.serve("/m.gguf", File(CONTENT, etag='"v2"'))
 
     changing = threading.Thread(target=change)

@@ -86,7 +86,7 @@ def test_a_real_systemd_reads_every_argument_and_variable_as_it_was_meant(tmp_pa
     with booted(tmp_path / "boot") as systemd:
         systemd.run("cp", str(tmp_path / "unit"), "/etc/systemd/system/herdsman-probe.service")
         assert systemd.run("systemctl", "start", "herdsman-probe").returncode == 0
-        content = eventually(lambda: told.exists() and told.read_text(), what="the program's words", timeout_s=10)
+        content = eventually(lambda: told.exists() and told.read_text(), what="the program's words", timeout_s=60)
         assert json.loads(content) == [list(odd), "".join(odd)]
         shown = systemd.run("systemctl", "show", "herdsman-probe", "--property=Description,KillMode,OOMPolicy").stdout
         assert "Description=100% odd\n" in shown and "KillMode=mixed" in shown

@@ -77,6 +77,6 @@ def test_a_host_takes_keeps_changes_and_gives_back_a_process(host: HostClient, t
     assert second.plan == changed and second.report.pid != first.report.pid
 
     host.delete(KEY)
-    eventually(lambda: is_gone(host) or None, what="the process to be gone", timeout_s=40)
+    eventually(lambda: is_gone(host) or None, what="the process to be gone", timeout_s=60)
     assert second.report.pid is not None and gone(second.report.pid, timeout_s=1)
     assert host.report().processes == {}

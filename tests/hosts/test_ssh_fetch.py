@@ -116,7 +116,7 @@ class Fetching:
             state = self.state()
             return state if state.there or (state.failure and not state.running) else None
 
-        return eventually(over, what="the end of a fetch", timeout_s=30)
+        return eventually(over, what="the end of a fetch", timeout_s=60)
 
 
 def fetching(server: Sshd, source: str, policy: SourcePolicy | None = None, **more: object) -> Fetching:
@@ -215,7 +215,7 @@ def test_the_job_is_readable_by_its_owner_alone_while_it_runs(server: Sshd, file
     files.serve("/m.gguf", File(CONTENT, stall=threading.Event()))
     fetched = fetching(server, files.url("/m.gguf"))
     fetched.fetcher.start(fetched.plan)
-    (job,) = eventually(lambda: list(fetched.job.glob("run.*")) or None, what="a job", timeout_s=10)
+    (job,) = eventually(lambda: list(fetched.job.glob("run.*")) or None, what="a job", timeout_s=60)
     assert (job.stat().st_mode & 0o777, fetched.job.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
@@ -247,14 +247,14 @@ def test_of_many_that_start_one_fetches_and_its_death_frees_the_lock(
     fetched = fetching(server, files.url("/m.gguf"))
     for _ in range(4):
         fetched.fetcher.start(fetched.plan)
-    state = eventually(lambda: ((s := fetched.state()).done_bytes and s) or None, what="progress", timeout_s=20)
+    state = eventually(lambda: ((s := fetched.state()).done_bytes and s) or None, what="progress", timeout_s=60)
     assert state.running
     assert len([r for r in files.requests if r.range != "bytes=0-0"]) == 1
     for each in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if str(fetched.job) in " ".join(each.cmdline()):
                 each.send_signal(signal.SIGKILL)
-    eventually(lambda: not fetched.state().running, what="the lock to be free", timeout_s=10)
+    eventually(lambda: not fetched.state().running, what="the lock to be free", timeout_s=60)
     files.files["/m.gguf"].bytes_per_s = None
     assert fetched.ended().there
     assert fetched.path.read_bytes() == CONTENT

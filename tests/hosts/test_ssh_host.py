@@ -150,7 +150,7 @@ def test_a_process_from_nothing_to_nothing(host: SshHost, server: Sshd, tiny_mod
 
     host.delete(KEY)
     host.delete(KEY)
-    eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=30)
+    eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=60)
     assert changed.report.pid is not None and gone(changed.report.pid, timeout_s=1)
     left = [each for each in everything(server.directory) if "prod.tiny" in each]
     assert left == []
@@ -199,7 +199,7 @@ def test_a_process_that_cannot_start_says_why(host: SshHost, server: Sshd, tiny_
             report = host.get(KEY).report
             return (report.reason == reason and words in report.message and not report.ready) or None
 
-        eventually(look, what=f"{reason} with {words}", timeout_s=40)
+        eventually(look, what=f"{reason} with {words}", timeout_s=60)
 
     told(llama_plan(tiny_model, extra=("--no-such-flag",)), ProcessReason.RUNTIME_TOO_OLD, "--no-such-flag")
     nothing = ("no-such-engine", "--port", "{port}")
@@ -222,7 +222,7 @@ def test_a_file_is_fetched_on_through_a_broken_connection(tmp_path: Path, llama_
         with sshd(tmp_path / "host", address=there.address, prefix=there.prefix, binaries=[llama_server]) as server:
             refused = SshHost(server.target(), host=HOST, policy=SourcePolicy())
             refused.put(KEY, llama_plan(url, file=right))
-            told = eventually(lambda: refused.get(KEY).report.reason or None, what="a refusal", timeout_s=20)
+            told = eventually(lambda: refused.get(KEY).report.reason or None, what="a refusal", timeout_s=60)
             assert told == "SourceRefused", "a private address that nobody allowed"
             refused.close()
 
@@ -242,7 +242,7 @@ def test_a_file_is_fetched_on_through_a_broken_connection(tmp_path: Path, llama_
 
             wrong = right.model_copy(update={"cache_key": "k2", "sha256": "0" * 64})
             host.put("prod/other", llama_plan(url, file=wrong))
-            told = eventually(lambda: host.get("prod/other").report.reason or None, what="a sum", timeout_s=40)
+            told = eventually(lambda: host.get("prod/other").report.reason or None, what="a sum", timeout_s=60)
             assert told == "ChecksumMismatch"
             assert not (server.store / "models/k2/tiny.gguf").exists()
             host.close()
@@ -263,7 +263,7 @@ def test_a_real_systemd_keeps_the_process(tmp_path: Path, llama_server: Path, ti
         systemd.run("kill", "-9", str(first.report.pid))
         assert ready(host, but=first.report.pid).report.restarts == first.report.restarts + 1
         host.delete(KEY)
-        eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=30)
+        eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=60)
         assert "not-found" in systemd.run("systemctl", "show", "herdsman-process-prod.tiny", "-pLoadState").stdout
         host.close()
 
@@ -290,12 +290,12 @@ def test_the_jobs_of_a_mac_are_read(tmp_path: Path) -> None:
     assert not look().runs
     subprocess.run(["launchctl", "bootstrap", "system", str(job)], env=environment, check=True)
     try:
-        seen = eventually(lambda: s if (s := look()).runs else None, what="the job", timeout_s=10)
+        seen = eventually(lambda: s if (s := look()).runs else None, what="the job", timeout_s=60)
         assert seen.launch == "cafe" and seen.record == record
         assert psutil.Process(seen.pid).name() == "sleep"
     finally:
         subprocess.run(["launchctl", "bootout", f"system/{service.label}"], env=environment, check=False)
-    eventually(lambda: not look().runs or None, what="the job to be gone", timeout_s=10)
+    eventually(lambda: not look().runs or None, what="the job to be gone", timeout_s=60)
 
 
 # --- connecting ---------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_who_does_not_answer_is_unreachable_in_time(plain_server: Sshd) -> None:
         assert time.monotonic() - began < 15
     finally:
         plain_server.thaw()
-    assert eventually(lambda: _runs(connection) or None, what="the connection to be made again", timeout_s=20)
+    assert eventually(lambda: _runs(connection) or None, what="the connection to be made again", timeout_s=60)
 
 
 def _runs(connection: SshConnection) -> bool:
@@ -394,7 +394,7 @@ def test_one_connection_serves_many_commands_and_is_made_again(plain_server: Ssh
         connection.run(["sh", "-c", "sleep 5", "sh", "--password=hush"], timeout_s=0.5)
     assert connection.opened == 1
     plain_server.cut_connections()
-    eventually(lambda: _runs(connection) or None, what="another connection", timeout_s=10)
+    eventually(lambda: _runs(connection) or None, what="another connection", timeout_s=60)
     assert connection.opened == 2
     connection.close()
 

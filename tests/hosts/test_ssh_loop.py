@@ -195,7 +195,7 @@ def test_the_loop_serves_from_a_host_without_an_agent(
             what="the fence to be taken away",
             timeout_s=30,
         )
-        eventually(lambda: not slice_of(api, namespace) or None, what="the endpoint to be gone", timeout_s=30)
+        eventually(lambda: not slice_of(api, namespace) or None, what="the endpoint to be gone", timeout_s=60)
         assert condition(api, serving)["status"] == "True"
 
 

@@ -108,7 +108,7 @@ def test_a_process_with_awkward_arguments_is_started_once_and_can_be_removed(ser
 
         host.delete(KEY)
         assert first.report.pid is not None
-        eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=30)
+        eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=60)
         assert gone(first.report.pid, timeout_s=5)
     finally:
         host.close()

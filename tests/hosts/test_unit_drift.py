@@ -76,7 +76,7 @@ def test_a_changed_unit_is_put_back_or_left_as_asked(server: Sshd, tiny_model: P
         unit.write_text(good.replace("Restart=always", "Restart=on-failure"))
         assert first.pid is not None
         kill(first.pid)
-        eventually(lambda: watched.processes.list_processes()[KEY].runs or None, what="another start", timeout_s=20)
+        eventually(lambda: watched.processes.list_processes()[KEY].runs or None, what="another start", timeout_s=60)
         second = watched.processes.list_processes()[KEY].pid
         assert second != first.pid
         third = watched.ready(but=second)

@@ -239,6 +239,6 @@ def test_three_loops_share_two_parts_and_the_spare_one_takes_any(arena: Arena, t
     for member in arena.members:
         if member is not victim:
             os.kill(member.pid, signal.SIGTERM)
-    eventually(lambda: leases_held(arena.client).get("herdsman"), what="the undivided lease", timeout_s=40)
+    eventually(lambda: leases_held(arena.client).get("herdsman"), what="the undivided lease", timeout_s=60)
     assert arena.converged()
     assert arena.overlaps() == []

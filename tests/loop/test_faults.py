@@ -221,7 +221,7 @@ def test_of_two_loops_one_works_and_the_other_takes_over(scene: Scene) -> None:
             assert first.metric("herdsman_leader") == 1
             assert second.metric("herdsman_reconciles_total") == 0
             first.stop()
-            eventually(lambda: second.metric("herdsman_leader") == 1, what="the second loop to lead", timeout_s=30)
+            eventually(lambda: second.metric("herdsman_leader") == 1, what="the second loop to lead", timeout_s=60)
             edit(client, scene.namespace, vllmConfig={"maxModelLen": 777})
             eventually(
                 lambda: "777" in arguments(deployed(client, scene.namespace)), what="a change by the second loop"

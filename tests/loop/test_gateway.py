@@ -30,6 +30,7 @@ from tests.support.gateway_rights import grant_gateway_rights, grant_secret
 from tests.support.loop import (
     LoopProcess,
     await_condition,
+    condition,
     edit,
     eventually,
     gateway_loop,
@@ -108,7 +109,7 @@ def address(gateway_kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterato
     try:
         yield f"http://127.0.0.1:{port}"
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
@@ -142,6 +143,12 @@ def names(address: str) -> dict[str, str]:
         return {}
 
 
+def has_been_ready(client: KubeClient, namespace: str, name: str) -> bool:
+    """Return whether a service is ready, or asleep already: on a busy machine nobody may see it ready before."""
+    ready = condition(client, namespace, name, "Ready")
+    return ready.get("status") == "True" or ready.get("reason") == "Asleep"
+
+
 def is_ready(address: str) -> bool:
     try:
         return get(f"{address}/ready") == {"status": "ok"}
@@ -152,7 +159,7 @@ def is_ready(address: str) -> bool:
 def chat(address: str, name: str, **fields: Any) -> bytes:
     asked = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4} | fields
     request = urllib.request.Request(f"{address}/v1/chat/completions", json.dumps(asked).encode())
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         content: bytes = answer.read()
     return content
 
@@ -171,8 +178,8 @@ def test_all_services_answer_at_one_address_also_one_that_sleeps(
     annotations = {"herdsman.dev/host": HOST, "herdsman.dev/idle-timeout": "2s"}
     annotations |= {"herdsman.dev/served-name": "tiny-instruct", "herdsman.dev/model-aliases": "gpt-4o"}
     service(client, namespace, "sleeper", annotations=annotations, contextSize=256)
-    for name in ("plain", "sleeper"):
-        await_condition(client, namespace, name, "Ready", "True", timeout_s=60)
+    await_condition(client, namespace, "plain", "Ready", "True")
+    eventually(lambda: has_been_ready(client, namespace, "sleeper"), what="the service that sleeps to have been ready")
     eventually(lambda: is_ready(address), what="the gateway to know the models")
     known = {"plain", "sleeper", "gpt-4o", "tiny-instruct"}
     eventually(lambda: known <= names(address).keys(), what="the names of both models")
@@ -221,7 +228,7 @@ def test_a_router_chooses_among_services_and_a_provider(
 ) -> None:
     model(client, namespace, source=source)
     service(client, namespace, "plain", annotations={"herdsman.dev/host": HOST}, contextSize=256)
-    await_condition(client, namespace, "plain", "Ready", "True", timeout_s=60)
+    await_condition(client, namespace, "plain", "Ready", "True")
     [endpoints] = client.list(kinds.ENDPOINT_SLICES, namespace, label_selector="kubernetes.io/service-name=plain")[
         "items"
     ]
@@ -248,14 +255,17 @@ def test_a_router_chooses_among_services_and_a_provider(
     def router_status() -> Any:
         return client.get(kinds.MODEL_ROUTERS, namespace, "r").get("status") or {}
 
-    eventually(lambda: router_status().get("phase") == "Degraded", what="the router's phase")
-    conditions = {each["type"]: each["reason"] for each in router_status()["conditions"]}
-    assert conditions == {
+    def router_says() -> tuple[str | None, dict[str, str]]:
+        told = router_status()
+        return told.get("phase"), {each["type"]: each["reason"] for each in told.get("conditions", ())}
+
+    reasons = {
         "Validated": "SpecValid",
         "BackendsReady": "BackendsUnresolved",
         "Available": "DeploymentReady",
         "SpecHonoured": "AllFieldsHonoured",
     }
+    eventually(lambda: router_says() == ("Degraded", reasons), what=f"the router to be Degraded with {reasons}")
     own = f"{address}/routers/{namespace}/r"
     eventually(lambda: {"best", "any"} <= names(address).keys(), what="the router's names")
     eventually(lambda: names(address).get("plain") == "ready", what="the replica of the service")
@@ -297,7 +307,7 @@ def served(
     with Api(control_plane).namespace("clients") as name:
         model(client, name, source=source)
         service(client, name, "chat", annotations={"herdsman.dev/host": HOST}, contextSize=256)
-        await_condition(client, name, "chat", "Ready", "True", timeout_s=60)
+        await_condition(client, name, "chat", "Ready", "True")
         eventually(lambda: names(own_address).get("chat") == "ready", what="the model to be ready at the gateway")
         yield name
 
@@ -391,7 +401,7 @@ def test_the_client_of_openai_repeats_a_request_until_a_replica_runs(
         assert refused.value.code == "no_replica"
         answer = pool.submit(asking.completions.create, model="later", prompt="Once", max_tokens=1)
         edit(client, served, "later", replicas=1)
-        assert answer.result(60).choices
+        assert answer.result(120).choices
     client.delete(kinds.INFERENCE_SERVICES, served, "later")
 
 
@@ -423,7 +433,7 @@ def test_the_gateway_of_the_loop_ends_after_the_answers_under_way(
     """The last test of this module: it ends the loop."""
     model(client, namespace, source=source)
     service(client, namespace, "beside", annotations={"herdsman.dev/host": HOST}, contextSize=2048)
-    await_condition(client, namespace, "beside", "Ready", "True", timeout_s=60)
+    await_condition(client, namespace, "beside", "Ready", "True")
     eventually(lambda: names(own_address).get("beside") == "ready", what="the model to be ready at the gateway")
     asked = {"model": "beside", "prompt": "Once", "max_tokens": 1500, "stream": True, "ignore_eos": True}
     request = urllib.request.Request(f"{own_address}/v1/completions", json.dumps(asked).encode())
@@ -434,4 +444,4 @@ def test_the_gateway_of_the_loop_ends_after_the_answers_under_way(
         rest = answer.read()
     assert began.startswith(b"data: ")
     assert rest.endswith(b"data: [DONE]\n\n")
-    assert loop.wait(60) == 0
+    assert loop.wait(120) == 0

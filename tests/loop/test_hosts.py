@@ -208,7 +208,7 @@ def test_a_model_that_vanished_is_told_by_the_host(
     source = models[0] / "gone.gguf"
     write_tiny_model(source)
     model(client, namespace, source=f"{models[1]}/gone.gguf")
-    eventually(lambda: _phase(client, namespace) == "Ready", what="the Model to be Ready", timeout_s=30)
+    eventually(lambda: _phase(client, namespace) == "Ready", what="the Model to be Ready", timeout_s=60)
     source.unlink()
     service(client, namespace, annotations={"herdsman.dev/host": HOST})
 

@@ -238,4 +238,4 @@ def test_a_model_that_no_host_can_have_is_said_at_its_field(cluster: KubeClient,
         ready = condition(cluster, kinds.LLM_SERVICES, namespace, "claimed", "Ready")
         return "PersistentVolumeClaim" in ready.get("message", "") and "spec.model.uri" in ready.get("message", "")
 
-    eventually(said, what="the refusal", timeout_s=30)
+    eventually(said, what="the refusal", timeout_s=60)

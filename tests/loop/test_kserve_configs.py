@@ -83,14 +83,14 @@ def await_reasons(client: KubeClient, namespace: str, name: str, ready: str, in_
         return (told.get("Ready"), told.get("ConfigInUse")) == (ready, in_use)
 
     try:
-        eventually(look, what=f"{name} to be {ready}, {in_use}", timeout_s=30)
+        eventually(look, what=f"{name} to be {ready}, {in_use}", timeout_s=60)
     except AssertionError as error:
         raise AssertionError(f"{error}: {client.get(kinds.LLM_CONFIGS, namespace, name)}") from None
 
 
 def await_gone(client: KubeClient, namespace: str, name: str) -> None:
     gone = lambda: find(client, kinds.LLM_CONFIGS, namespace, name) is None  # noqa: E731
-    eventually(gone, what=f"{name} to be gone", timeout_s=30)
+    eventually(gone, what=f"{name} to be gone", timeout_s=60)
 
 
 def versions(client: KubeClient, namespace: str) -> dict[str, str]:

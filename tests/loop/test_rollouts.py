@@ -116,7 +116,7 @@ def test_the_timeout_ends_the_waiting_and_is_told(client: KubeClient, namespace:
     edit(client, namespace, vllmConfig={"maxModelLen": 512})
     await_condition(client, namespace, "svc", "RolloutDeferred", "True")
     assert "512" not in arguments(deployed(client, namespace))
-    eventually(lambda: "512" in arguments(deployed(client, namespace)), what="the change", timeout_s=30)
+    eventually(lambda: "512" in arguments(deployed(client, namespace)), what="the change", timeout_s=60)
     eventually(lambda: events(client, namespace, "RolloutForced"), what="an Event of it")
 
 

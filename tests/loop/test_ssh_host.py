@@ -77,7 +77,7 @@ def test_a_service_runs_on_a_machine_without_an_agent(
             }
             client.create(kinds.HOSTS, None, host)
             try:
-                told = eventually(lambda: ready_of(client, name) or None, what="a verdict", timeout_s=30)
+                told = eventually(lambda: ready_of(client, name) or None, what="a verdict", timeout_s=60)
                 assert told is not None and told["reason"] == "IdentityNotReadable"
                 assert "secrets-reader.yaml" in told["message"]
                 patch = {"spec": {"ssh": {"identitySecret": None, "identityFile": str(server.user_key)}}}
@@ -102,11 +102,11 @@ def test_a_service_runs_on_a_machine_without_an_agent(
                 unit = server.directory / "systemd" / "system" / f"{unit_name(f'{namespace}/svc')}.service"
                 good = unit.read_text()
                 unit.write_text(good.replace("Restart=always", "Restart=no"))
-                eventually(lambda: unit.read_text() == good or None, what="the unit as it was", timeout_s=15)
+                eventually(lambda: unit.read_text() == good or None, what="the unit as it was", timeout_s=60)
                 patch = {"spec": {"service": "other"}}
                 client.patch(kinds.HOST_PROCESSES, namespace, "svc", patch, field_manager="kubectl-edit")
                 for words in (f"the unit of process svc on host {name} was changed", "HostProcess svc: service"):
-                    eventually(lambda: told_of_drift(client, namespace, words) or None, what=words, timeout_s=30)  # noqa: B023
+                    eventually(lambda: told_of_drift(client, namespace, words) or None, what=words, timeout_s=60)  # noqa: B023
                 assert client.get(kinds.HOST_PROCESSES, namespace, "svc")["spec"]["service"] == "svc"
 
                 there.cut()

@@ -28,9 +28,9 @@ from tests.support.run_record import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_RETRIED = 3
-# Tests wait for servers half of the time, so four test processes suit two cores.
+# Tests wait for servers more than half of the time, so five test processes keep two cores busy.
 # A test process that died is not replaced: the run has failed anyway, and xdist can hang when it replaces one.
-IN_PARALLEL = ("-n", "4", "--dist", "loadfile", "--max-worker-restart", "0")
+IN_PARALLEL = ("-n", "5", "--dist", "loadfile", "--max-worker-restart", "0")
 PARTS = {
     "--short": "not soak and not nightly",
     "--soak": "soak and not nightly",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import sys
 import threading
@@ -61,9 +62,15 @@ http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_
 
 
 def free_port() -> int:
-    """Find a free port on loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """Find a free port on loopback for a server that starts later.
+
+    The kernel also gives the ports that it chooses to outgoing connections, so one of them may be taken before the
+    server starts. This port is below them, and below those of agents.
+    """
+    while True:
+        port = random.randrange(11000, 18000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def server_plan(*more: str, **changes: Any) -> ProcessPlan:

@@ -75,7 +75,7 @@ def test_a_record_that_an_earlier_version_wrote_after_a_step_is_recognised_by_th
         assert not runs(handle.pid, shifted), "no agent on Linux wrote such a mark"
     else:
         # The kernel shows the environment a moment after the program was started.
-        eventually(lambda: runs(handle.pid, shifted) or None, what="the process to be recognised", timeout_s=5)
+        eventually(lambda: runs(handle.pid, shifted) or None, what="the process to be recognised", timeout_s=60)
 
 
 @pytest.mark.usefixtures("system")

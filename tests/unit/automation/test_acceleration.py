@@ -55,7 +55,7 @@ def test_one_replicas_log_is_read_once(proxy: PodProxy) -> None:
     acceleration = Acceleration(proxy.client)
     desired, pods = service(gpu=Gpu(count=1)), (remembered("a"), remembered("b"), remembered("c", healthy=False))
     assert acceleration.latest(desired, pods, changed=lambda: None) is None
-    eventually(acceleration.idle, what="the log", timeout_s=5)
+    eventually(acceleration.idle, what="the log", timeout_s=60)
     for _ in range(3):
         found = acceleration.latest(desired, pods, changed=lambda: None)
         assert found is not None and found.device == "CUDA"

@@ -56,7 +56,7 @@ def settled(check: CompletionCheck, start: EngineStart = START) -> Proof:
         found = check.latest(start, CHAT, changed=lambda: None)
         return found if check.idle() else None
 
-    found = eventually(look, what="an answer", timeout_s=5)
+    found = eventually(look, what="an answer", timeout_s=60)
     assert found is not None
     return found
 
@@ -240,7 +240,7 @@ def test_where_no_request_reaches_any_replica_new_ones_do_not_wait_to_learn_it(
     proxy.engines["p"] = lambda *_: api_status(503, "ServiceUnavailable", "error trying to reach service")
     for number in range(CLOSED_AFTER):
         assert check.latest(START._replace(uid=f"old-{number}", pod="p"), CHAT, changed=lambda: None) is None
-    eventually(check.idle, what="refusals", timeout_s=5)
+    eventually(check.idle, what="refusals", timeout_s=60)
     proxy.engines["p"] = engine
     found = check.latest(START, CHAT, changed=lambda: None)
     assert found is not None and (found.state, found.final) == ("unknown", False)

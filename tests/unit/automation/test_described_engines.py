@@ -170,7 +170,7 @@ class Scene:
 
     def answered(self, desired: DesiredService, *pods: Json) -> dict[str, str]:
         """Wait for all responses and run a pass; return the states."""
-        eventually(self.check.idle, what="the answers", timeout_s=5)
+        eventually(self.check.idle, what="the answers", timeout_s=60)
         return self.passed(desired, *pods)
 
 

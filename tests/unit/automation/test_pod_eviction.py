@@ -112,7 +112,7 @@ def test_a_busy_pod_is_waited_for_as_long_as_allowed(scene: Scene) -> None:
     slots = [{"is_processing": True}]
     scene.proxy.engines["a"] = lambda *_: Say(body=slots)
     scene.enforce(pod("a", 3700), pod_lifetime_idle_timeout_s=300)
-    eventually(scene.idle.idle, what="an answer", timeout_s=5)
+    eventually(scene.idle.idle, what="an answer", timeout_s=60)
     scene.enforce(pod("a", 3701), pod_lifetime_idle_timeout_s=300)
     assert not scene.evicted() and 5.0 in scene.requeued
     scene.enforce(pod("a", 3900), pod_lifetime_idle_timeout_s=300)

@@ -77,7 +77,7 @@ class Scene:
         for _ in range(2):
             found = used.review(KEY, cr, service(**fields), pods, now=now, may_replace=may_replace)
             failed = act_on_pods(actor, self.recorder, KEY, cr, found.actions, requeue=self.requeue, now=now)
-            eventually(self.check.idle, what="the answers", timeout_s=5)
+            eventually(self.check.idle, what="the answers", timeout_s=60)
         return found.proofs, found.problem or failed
 
     def writes(self, method: str) -> list[tuple[str, Json]]:
@@ -214,7 +214,7 @@ def test_a_replica_that_stalls_is_taken_out_and_replaced(scene: Scene) -> None:
     scene.proxy.engines["a"] = engine
     scene.pass_(remembered("a", gate=True))
     hanging = True
-    eventually(lambda: scene.stalls.followed() == 0, what="a stall", timeout_s=10)
+    eventually(lambda: scene.stalls.followed() == 0, what="a stall", timeout_s=60)
     proofs, _ = scene.pass_(remembered("a", gate=True, completed=("True", "Answered", "c1")))
     assert proofs is not None and proofs["a"] is not None and not proofs["a"].serves
     assert scene.writes("PATCH")[-1][1]["status"]["conditions"][0]["status"] == "False"

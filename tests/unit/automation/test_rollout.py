@@ -159,13 +159,13 @@ def test_an_old_answer_counts_for_nothing(proxy: PodProxy) -> None:
     check = IdleCheck(proxy.client, clock=clock)
     proxy.engines["p"] = lambda *_: Say(body=[{"is_processing": False}])
     assert check.latest(START, SLOTS, changed=lambda: None) is None
-    eventually(check.idle, what="an answer", timeout_s=5)
+    eventually(check.idle, what="an answer", timeout_s=60)
     found = check.latest(START, SLOTS, changed=lambda: None)
     assert found is not None and found.state == "idle"
     proxy.engines["p"] = lambda *_: Say(body=[{"is_processing": True}])
     clock.now += 5
     assert check.latest(START, SLOTS, changed=lambda: None) is None
-    eventually(check.idle, what="an answer", timeout_s=5)
+    eventually(check.idle, what="an answer", timeout_s=60)
     found = check.latest(START, SLOTS, changed=lambda: None)
     assert found is not None and found.state == "busy"
     check.close()

@@ -101,7 +101,7 @@ def test_an_engine_that_hangs_is_reported_once_and_followed_no_more(proxy: PodPr
     proxy.engines["p"] = engine(running=1, hangs=True)  # type: ignore[assignment]
     found: list[tuple[EngineStart, str]] = []
     watch.follow("svc", frozenset({START}), METRICS, CHAT, lambda start, why: found.append((start, why)))
-    eventually(lambda: found, what="a stall", timeout_s=10)
+    eventually(lambda: found, what="a stall", timeout_s=60)
     assert found[0][0] == START and "does not answer a completion" in found[0][1]
     assert watch.followed() == 0
 
@@ -113,7 +113,7 @@ def test_an_engine_that_answers_rests_or_computes_is_left_alone(
     proxy.engines["p"] = engine(running=running, hangs=hangs, moves=moves)  # type: ignore[assignment]
     found: list[str] = []
     watch.follow("svc", frozenset({START}), METRICS, CHAT, lambda start, why: found.append(why))
-    eventually(lambda: proxy.count("p", "/metrics") > 12, what="some looks", timeout_s=10)
+    eventually(lambda: proxy.count("p", "/metrics") > 12, what="some looks", timeout_s=60)
     assert not found and watch.followed() == 1
     assert bool(proxy.count("p", CHAT.path)) == (running > 0 and not moves)
 
@@ -123,17 +123,17 @@ def test_an_engine_that_loads_its_model_is_not_called_stalled(proxy: PodProxy, w
     proxy.engines["p"] = lambda *_: Say(503, loading)
     found: list[str] = []
     watch.follow("svc", frozenset({START}), METRICS, CHAT, lambda start, why: found.append(why))
-    eventually(lambda: proxy.count("p", CHAT.path) >= 2, what="two completions asked for", timeout_s=15)
+    eventually(lambda: proxy.count("p", CHAT.path) >= 2, what="two completions asked for", timeout_s=60)
     assert not found and watch.followed() == 1
 
 
 def test_what_is_followed_no_more_is_asked_no_more(proxy: PodProxy, watch: StallWatch) -> None:
     proxy.engines["p"] = engine(running=0, hangs=False)  # type: ignore[assignment]
     watch.follow("svc", frozenset({START}), METRICS, CHAT, lambda *_: None)
-    eventually(lambda: proxy.count("p"), what="a look", timeout_s=5)
+    eventually(lambda: proxy.count("p"), what="a look", timeout_s=60)
     watch.follow("svc", frozenset(), METRICS, CHAT, lambda *_: None)
     assert watch.followed() == 0
-    eventually(lambda: _still(proxy), what="no further look", timeout_s=5)
+    eventually(lambda: _still(proxy), what="no further look", timeout_s=60)
 
 
 def _still(proxy: PodProxy) -> bool:

@@ -126,8 +126,8 @@ def pods(tmp_path: Path) -> Iterator[list[Pod]]:
 
 def test_a_pod_is_ready_once_its_model_is_pulled_and_ends_when_told(pods: list[Pod], tmp_path: Path) -> None:
     pods.append(pod := Pod(tmp_path, "tiny:latest=4000"))
-    eventually(pod.is_alive, what="Ollama to answer", timeout_s=20)
-    eventually(lambda: pod.probe("readinessProbe"), what="the model to be there", timeout_s=20)
+    eventually(pod.is_alive, what="Ollama to answer", timeout_s=60)
+    eventually(lambda: pod.probe("readinessProbe"), what="the model to be there", timeout_s=60)
     os.kill(pod.process.pid, signal.SIGTERM)
     pod.process.wait(timeout=10)
     assert not pod.is_alive()
