@@ -106,7 +106,9 @@ class Chunked:
     def consume(self, data: bytes, at: int = 0) -> int:
         end = len(data)
         while at < end and not self.done:
-            if self._left > 2:
+            if not self._left and not self._line and self._trailers < 0 and (after := _after_chunk(data, at)):
+                at = after
+            elif self._left > 2:
                 step = min(self._left - 2, end - at)
                 self._left -= step
                 at += step
@@ -144,6 +146,19 @@ class Chunked:
             if _TRAILER.fullmatch(line) is None or self._trailers > MAX_TRAILERS:
                 raise Malformed("the trailers are not valid")
         return found + 1
+
+
+def _after_chunk(data: bytes, at: int) -> int:
+    """Return the index after a chunk that is whole in `data`; 0 for any other, which `Chunked` reads in its parts.
+
+    Engines send each event of a stream as one chunk, and nearly always all of it arrives together.
+    """
+    size = _CHUNK_SIZE.match(data, at)
+    if size is None or (begin := size.end()) - at > MAX_LINE:
+        return 0
+    length = int(size[1], 16)
+    after = begin + length + 2
+    return after if length and data[after - 2 : after] == b"\r\n" else 0
 
 
 class RequestHead(NamedTuple):

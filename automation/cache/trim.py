@@ -29,7 +29,11 @@ from program.runtimes.flags import number_of
 
 
 def custom_resource(obj: Json) -> Json:
-    """Keep a custom resource except its managedFields and kubectl's last-applied annotation."""
+    """Keep a custom resource except its managedFields and kubectl's last-applied annotation.
+
+    The copies share their keys and their repeated texts: each watch event is decoded separately, so by default each
+    object has keys, conditions and times of its own, which are half of its size.
+    """
     metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
     annotations = metadata.get("annotations")
     if annotations and "kubectl.kubernetes.io/last-applied-configuration" in annotations:
@@ -37,7 +41,25 @@ def custom_resource(obj: Json) -> Json:
         metadata["annotations"] = kept
     if edit := edit_of(obj["metadata"]):
         metadata["changedBy"] = edit
-    return {**obj, "metadata": metadata}
+    return {intern(key): _shared(metadata if key == "metadata" else value) for key, value in obj.items()}
+
+
+_LONGEST_SHARED = 128
+"""Characters of a text that is likely to be in other objects too, such as the message of a condition."""
+_UNIQUE = frozenset({"name", "uid", "resourceVersion"})
+_SHARED_DEPTH = 32
+"""Levels of nested JSON. What is below them is kept as it is, so that an object of any depth can be cached."""
+
+
+def _shared(value: Any, depth: int = 0) -> Any:
+    """Return the same JSON, with one object for all equal keys and for all equal short texts."""
+    if depth > _SHARED_DEPTH:
+        return value
+    if isinstance(value, dict):
+        return {intern(key): item if key in _UNIQUE else _shared(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_shared(item, depth + 1) for item in value]
+    return intern(value) if type(value) is str and len(value) <= _LONGEST_SHARED else value
 
 
 _OWNERS = frozenset(kind.kind for kind in KINDS.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Protocol
 
-from gateway.accounting.tokens import NOTHING, USAGE, Tokens, reported
+from gateway.accounting.tokens import NOTHING, Tokens, reported, reports
 
 TAIL = 32 * 1024
 """How much of the end of an answer is searched for its usage, in bytes."""
@@ -69,6 +69,10 @@ class ChunkReader:
                 self.done = not line
             else:
                 size = int(line.partition(b";")[0], 16)
+                if size and at + size + 2 <= end:
+                    parts.append(data[at : at + size])
+                    at += size + 2
+                    continue
                 self._left = size + 2 if size else 0
                 self._in_trailers = size == 0
         self.at_boundary = self.done or not (self._left or self._line or self._in_trailers)
@@ -119,10 +123,7 @@ class StreamMeter:
         held = self._partial
         complete, self._partial = _divided(held + content if held else content)
         self.events += complete.count(b"data:")
-        if USAGE.search(complete) is not None:
-            passed = b"".join(event for event in _events(complete) if self._read(event))
-        else:
-            passed = complete
+        passed = self._without_dropped(complete) if reports(complete) else complete
         if not self._drop:
             self._bound()
             return data
@@ -152,9 +153,12 @@ class StreamMeter:
         if len(self._partial) > LONGEST_EVENT:
             self._partial = self._partial[-TAIL:]
 
+    def _without_dropped(self, events: bytes) -> bytes:
+        return b"".join(event for event in _events(events) if self._read(event))
+
     def _read(self, event: bytes) -> bool:
         """Read the usage of an event; return whether the event is for the client."""
-        if USAGE.search(event) is None:
+        if not reports(event):
             return True
         self.tokens |= reported(event)
         return not (self._drop and _is_only_usage(event))
@@ -162,6 +166,8 @@ class StreamMeter:
 
 def _divided(data: bytes) -> tuple[bytes, bytes]:
     """Return whole events and the begin of the next one."""
+    if data.endswith(b"\n\n"):
+        return data, b""
     end = max(data.rfind(b"\n\n") + 2, data.rfind(b"\n\r\n") + 3)
     # Both searches return -1 if nothing is found.
     return (data[:end], data[end:]) if end > 2 else (b"", data)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 CHARACTERS_PER_TOKEN = 4
 """For estimates. English text has about four characters in a token."""
 
-USAGE = re.compile(rb'"(?:usage|timings)"\s*:\s*\{')
-"""The start of a report. It cannot match inside a JSON string, which has its quotes escaped."""
+_USAGE, _TIMINGS = b'"usage"', b'"timings"'
+"""The keys of reports. They cannot be inside a JSON string, which has its quotes escaped."""
+_OPENING = re.compile(rb"\s*:\s*\{")
 
 
 _DECODER = json.JSONDecoder()
@@ -46,16 +48,19 @@ class Tokens:
 NOTHING = Tokens()
 
 
+def reports(data: bytes) -> bool:
+    """Return whether JSON text contains a report. Events with text only, or with a usage of null, have none."""
+    return (_USAGE in data and _has(data, _USAGE)) or (_TIMINGS in data and _has(data, _TIMINGS))
+
+
 def reported(data: bytes) -> Tokens:
     """Return the last report of tokens in JSON text, which may begin anywhere."""
+    for at in _openings(data, _USAGE):
+        if tokens := of_usage(_object_at(data, at)):
+            return tokens
     timings = NOTHING
-    for match in reversed(list(USAGE.finditer(data))):
-        value = _object_at(data, match.end() - 1)
-        if match[0].startswith(b'"usage"'):
-            if tokens := of_usage(value):
-                return tokens
-        else:
-            timings = timings or of_timings(value)
+    for at in _openings(data, _TIMINGS):
+        timings = timings or of_timings(_object_at(data, at))
     return timings
 
 
@@ -84,6 +89,18 @@ def of_timings(timings: dict[str, Any]) -> Tokens:
 def estimated(text_length: int) -> int:
     """Return about how many tokens a text of this length in characters has."""
     return -(-text_length // CHARACTERS_PER_TOKEN)
+
+
+def _has(data: bytes, key: bytes) -> bool:
+    return next(_openings(data, key), None) is not None
+
+
+def _openings(data: bytes, key: bytes) -> Iterator[int]:
+    """Return where the objects of a key begin in JSON text, from the last one to the first."""
+    at = len(data)
+    while (at := data.rfind(key, 0, at)) >= 0:
+        if (opening := _OPENING.match(data, at + len(key))) is not None:
+            yield opening.end() - 1
 
 
 def _object_at(data: bytes, at: int) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from automation.cache import trim
 from components import naming
+from kubeapi.json_types import Json
 
 
 def meta(**more: Any) -> dict[str, Any]:
@@ -215,3 +217,24 @@ def test_containers_of_any_size_add_up(one: str, two: str, total: str) -> None:
     containers.append({"name": "b", "resources": {"limits": {"memory": two}}})
     kept = trim.pod({"metadata": meta(), "spec": {"containers": containers}})
     assert kept["requests"]["memory"] == total
+
+
+def test_custom_resources_share_keys_and_repeated_texts() -> None:
+    def read(name: str) -> Json:
+        condition = {"type": "Available", "message": "All replicas are ready."}
+        document = {"metadata": meta(name=name), "spec": {"a": 1}, "status": {"conditions": [condition]}}
+        return trim.custom_resource(json.loads(json.dumps(document)))
+
+    one, other = read("one")["status"]["conditions"][0], read("other")["status"]["conditions"][0]
+    assert one == other == {"type": "Available", "message": "All replicas are ready."}
+    assert [id(text) for item in one.items() for text in item] == [id(text) for item in other.items() for text in item]
+
+
+def test_a_custom_resource_of_any_depth_is_kept() -> None:
+    nested: Json = {}
+    for _ in range(600):
+        nested = {"in": nested}
+    kept = trim.custom_resource({"metadata": meta(), "spec": nested})["spec"]
+    for _ in range(600):
+        kept = kept["in"]
+    assert kept == {}

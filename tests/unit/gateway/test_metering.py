@@ -9,7 +9,7 @@ import pytest
 
 from gateway.accounting.answer_meters import BodyMeter, StreamMeter
 from gateway.accounting.request_meter import asking_for_usage, expected
-from gateway.accounting.tokens import Tokens, of_usage, reported
+from gateway.accounting.tokens import Tokens, of_usage, reported, reports
 from gateway.clients.request_body import RequestBody
 
 CHAT = "/v1/chat/completions"
@@ -70,6 +70,20 @@ def test_text_of_an_answer_is_not_taken_for_its_usage() -> None:
     schema = b'{"usage":{"prompt_tokens":1,"completion_tokens":2},"tools":[{"properties":{"usage":{"type":"object"}}}]}'
     assert reported(schema) == Tokens(1, 2)
     assert reported(b'{"usage": {"prompt_tokens": 1') == Tokens()
+
+
+@pytest.mark.parametrize(
+    ("event", "is_report"),
+    [
+        (b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}', False),
+        (b'data: {"choices":[{"delta":{"content":"say \\"usage\\": {"}}]}', False),
+        (b'data: {"timings" : {"prompt_n":1}}', True),
+        (b'data: {"usage":{"prompt_tokens":1},"x":{"usage":null}}', True),
+    ],
+)
+def test_only_an_object_is_a_report(event: bytes, is_report: bool) -> None:
+    assert reports(event) is is_report
+    assert bool(reported(event)) is is_report
 
 
 @pytest.mark.parametrize("step", [1, 7, 100000])

@@ -154,6 +154,16 @@ def test_a_chunk_without_a_clear_size_is_refused(line: bytes) -> None:
         Chunked().consume(line)
 
 
+def test_several_whole_chunks_are_read_at_once_with_extensions_and_bounds() -> None:
+    body, data = Chunked(), b"3;a=b\r\nabc\r\n10\r\n0123456789abcdef\r\n2\r\nx"
+    assert body.consume(data) == len(data)
+    assert not body.between_chunks
+    assert body.consume(b"y\r\n0\r\n\r\nnext") == len(b"y\r\n0\r\n\r\n")
+    assert body.done
+    with pytest.raises(Malformed, match="too long"):
+        Chunked().consume(b"1;" + b"x" * MAX_LINE + b"\r\na\r\n")
+
+
 def test_a_chunk_that_is_longer_than_it_says_is_refused() -> None:
     with pytest.raises(Malformed):
         Chunked().consume(b"3\r\nabcd\r\n")
