@@ -96,7 +96,7 @@ ANNOTATION_SCALE_BY = "herdsman.dev/scale-by"
 ANNOTATION_TARGET_REQUESTS = "herdsman.dev/target-requests"
 """On a service that is scaled by requests: the requests under way for each replica, above which another one starts."""
 ANNOTATION_MAX_REPLICAS = "herdsman.dev/max-replicas"
-"""On a service with target requests and without `spec.autoscaling`: the largest number of replicas."""
+"""On a service with target requests and without an autoscaler of its own: the largest number of replicas."""
 
 ANNOTATION_DRAIN = "herdsman.dev/drain"
 """On a service: how long a replica that stops waits for its running requests (`2m`); `"false"` drops them."""
@@ -116,9 +116,11 @@ ANNOTATION_LOAD_WEIGHTS = "herdsman.dev/load-weights"
 """On a service: shares of the requests through `herdsman gateway` by node or host (`gpu-box=4,mac-mini=1`); else 1."""
 
 ANNOTATION_MODE = "herdsman.dev/mode"
-"""On a service or a namespace: `Apply`, `Preview` (changes wait for approval) or `Paused` (no change is made)."""
+"""On a service, ModelRouter, ModelPool, LoRAAdapter or namespace: `Apply`, `Preview` (changes wait for approval) or
+`Paused` (no change is made).
+"""
 ANNOTATION_APPROVED = "herdsman.dev/approved"
-"""On a service in mode Preview: the digest of the one pending change that is approved."""
+"""On a service or resource in mode Preview: the digest of the one pending change that is approved."""
 ANNOTATION_DRIFT = "herdsman.dev/drift"
 """On a service: `repair` or `report` changes by other clients, or by kind (`Deployment=repair,Service=report`)."""
 ANNOTATION_DRIFT_IGNORE = "herdsman.dev/drift-ignore"

@@ -147,3 +147,34 @@ def test_a_service_is_shown_without_adapters_that_a_policy_denies_or_that_wait_f
         has_it, notes = shown({"conditions": [said("PolicyCompliant", "PolicyViolated")]})
         assert not has_it and "LoRAAdapter `sql` is left out, because a policy denies it" in notes
         assert not shown({"conditions": [said("ChangePending", "AwaitingApproval", "True")]})[0]
+
+
+def test_changes_that_wait_for_an_approval_are_shown(plane: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    client = KubeClient.from_kubeconfig(str(plane.kubeconfig))
+    with controlplane.Api(plane).namespace() as namespace:
+        where = ["-n", namespace, f"--kubeconfig={plane.kubeconfig}"]
+        for kind, document in ((kinds.MODEL_POOLS, POOL), (kinds.LORA_ADAPTERS, ADAPTER)):
+            client.apply(kind, namespace, document, field_manager="kubectl")
+
+        def show(*words: str) -> tuple[int, Json]:
+            code = invoke(["preview", *words, *where, "-o", "json"])
+            return code, json.loads(capsys.readouterr().out)
+
+        code, found = show("--live", "modelpool/gpu", "--live", "loraadapter/sql")
+        assert (code, [each["op"] for each in found["resources"]]) == (0, ["same", "same"])
+        pending = {"type": "ChangePending", "status": "True", "reason": "AwaitingApproval", "message": "approve it"}
+        held = [{**pending, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+        accepted = {"generation": 1, "spec": {**ADAPTER["spec"], "path": "/adapters/old"}}
+        status = {"conditions": held, "acceptedVersion": accepted, "pendingChange": {"digest": "abc123"}}
+        client.patch(kinds.LORA_ADAPTERS, namespace, "sql", {"status": status}, subresource="status")
+        body = {"status": {"conditions": held, "pendingChange": {"digest": "def456"}}}
+        client.patch(kinds.MODEL_POOLS, namespace, "gpu", body, subresource="status")
+        code, found = show("--all")
+        assert code == 2
+        assert {each["kind"]: (each["op"], each["digest"], each["fields"]) for each in found["resources"]} == {
+            "LoRAAdapter": ("update", "abc123", ["path /adapters/old -> /adapters/sql"]),
+            "ModelPool": ("create", "def456", []),
+        }
+        assert f"LoRAAdapter {namespace}/sql: approve it" in found["notes"]
+        code, found = show("--live", "modelrouter/none")
+        assert (code, found["errors"]) == (1, [f"no ModelRouter `none` in namespace `{namespace}`"])

@@ -148,6 +148,11 @@ def test_a_new_gateway_goes_on_with_the_accepted_version_and_a_change_waits_for_
         capsys.readouterr()
         assert invoke(["preview", "--live", "modelrouter/front", *where]) == 0
         assert invoke(["approve", "modelrouter/front", "--yes", *where]) == 2, "nothing is pending"
+        apply(router("litellm", "smartest"), mode="Preview")
+        eventually(lambda: status().get("pendingChange"), what="another pending change")
+        assert invoke(["rollback", "modelrouter/front", "--yes", *where]) == 0
+        eventually(lambda: condition("ChangePending") == (5, "NothingPending"), what="the change to be rejected")
+        assert client.get(kinds.MODEL_ROUTERS, namespace, "front")["spec"]["backends"][0]["displayName"] == "smarter"
     client.delete(kinds.MODEL_ROUTERS, namespace, "front")
 
 

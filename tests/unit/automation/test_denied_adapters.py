@@ -9,8 +9,11 @@ import pytest
 
 from automation.approval.approval import services_with_adapters
 from automation.approval.policy_checker import Verdict
+from automation.approval.resource_versions import ResourceVersions
+from automation.cache.service_cache import _content, _content_version
 from automation.reconcile.desire import Desirer
 from automation.reconcile.observe import Observed
+from automation.reconcile.services import CacheLookup
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.adapter import AdapterFile
@@ -67,3 +70,41 @@ def test_another_result_enqueues_the_services_with_adapters() -> None:
     found: list[ServiceKey] = []
     services_with_adapters(cluster, lambda key, _delay_s: found.append(key))
     assert found == [ServiceKey("llmkube", "ns", "chat")]
+
+
+def test_a_service_gets_the_accepted_version_of_an_adapter_while_a_mode_holds_the_next_one() -> None:
+    def adapter(name: str, **status: Any) -> Json:
+        metadata = {"name": name, "namespace": "ns", "uid": name, "generation": 2}
+        return {"kind": "LoRAAdapter", "metadata": metadata, "spec": {"path": "/new"}, "status": status}
+
+    crs = [
+        adapter("changed", acceptedVersion={"generation": 1, "spec": {"path": "/old"}}),
+        adapter("accepted", acceptedVersion={"generation": 2, "spec": {"path": "/new"}}),
+        adapter("new"),
+    ]
+    cache: Any = SimpleNamespace(
+        listed=lambda _kind, _namespace: crs,
+        will_look_at=lambda _key, _reference: None,
+        version=lambda _reference: "",
+        trouble=lambda _kind: "",
+    )
+    modes = {"herdsman.dev/mode": "Preview"}
+    versions = ResourceVersions(annotations=lambda _namespace: modes)
+    look = CacheLookup(cache, ServiceKey("llmkube", "ns", "chat"), for_spec=True, is_held=versions.is_held)
+
+    def paths() -> dict[str, str]:
+        return {each["metadata"]["name"]: each["spec"]["path"] for each in look.listed(kinds.LORA_ADAPTERS, "ns")}
+
+    assert paths() == {"changed": "/old", "accepted": "/new"}
+    modes.clear()
+    assert paths() == {"changed": "/new", "accepted": "/new", "new": "/new"}
+
+
+def test_an_accepted_version_enqueues_the_services_and_the_list_of_replicas_does_not() -> None:
+    def adapter(**status: Any) -> Json:
+        return {"metadata": {"name": "sql", "uid": "u", "generation": 2}, "spec": {}, "status": status}
+
+    before, accepted = adapter(), adapter(acceptedVersion={"generation": 2, "spec": {}})
+    kind = kinds.LORA_ADAPTERS
+    assert _content(kind, before) == _content(kind, adapter(pods=[{"name": "a"}])) != _content(kind, accepted)
+    assert _content_version(kind, before) != _content_version(kind, accepted)

@@ -268,3 +268,15 @@ def test_the_engine_of_a_playground_is_in_the_status() -> None:
     of_llmaz, of_kserve = routes_of(services, [endpoint_slice], {}, declared_adapters([cr]))
     assert of_llmaz.adapters == {"sql": AdapterRoute(frozenset({("10.0.0.1", 8000)}), "chat:sql")}
     assert of_kserve.adapters == {}
+
+
+def test_while_a_change_waits_the_accepted_version_has_the_name() -> None:
+    cr = adapter(pods=("p1",))
+    cr["status"] |= {
+        "acceptedVersion": {"generation": 1, "spec": cr["spec"]},
+        "conditions": [{"type": "ChangePending", "status": "True"}],
+    }
+    cr["spec"] = {**cr["spec"], "name": "renamed"}
+    assert [each.name for each in declared_adapters([cr])[CHAT]] == ["sql"]
+    cr["status"]["conditions"] = [{"type": "ChangePending", "status": "False"}]
+    assert [each.name for each in declared_adapters([cr])[CHAT]] == ["renamed"]
