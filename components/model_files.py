@@ -6,6 +6,7 @@ volumes and containers are LLMKube's, so that Herdsman uses LLMKube's caches wit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from components import naming
@@ -20,7 +21,7 @@ from components.downloader import (
 )
 from components.options import RenderOptions
 from kubeapi.json_types import Json
-from program.desired.adapter import FOLDER
+from program.desired.adapter import FOLDER, AdapterFile
 from program.desired.engines import SecretKey, Sglang, TensorRtLlm, Tgi, Vllm
 from program.desired.model import DesiredModel, SourceKind
 from program.desired.service import DesiredService
@@ -158,12 +159,28 @@ def _with_draft_on_claim(files: ModelFiles, draft: DesiredModel) -> ModelFiles:
 
 
 def _with_adapters(files: ModelFiles, desired: DesiredService, options: RenderOptions) -> ModelFiles:
-    """Add the LoRA adapters, on a volume that belongs to the pod.
+    """Add the LoRA adapters."""
+    volumes, mount, containers = adapter_downloads(
+        desired.adapters, options, pod_security=_security(desired), hub_token=_hub_token(desired)
+    )
+    return replace(
+        files,
+        volumes=(*files.volumes, *(one for one in volumes if one not in files.volumes)),
+        mounts=(*files.mounts, mount),
+        init_containers=(*files.init_containers, *containers),
+    )
 
-    They are small beside the model. In the cache of the namespace, `herdsman cache prune` would take them for unused.
+
+def adapter_downloads(
+    adapters: Sequence[AdapterFile], options: RenderOptions, *, pod_security: Json, hub_token: SecretKey | None
+) -> tuple[list[Json], Json, list[Json]]:
+    """Return the volumes, the engine's mount and the init containers for LoRA adapters.
+
+    They are on a volume that belongs to the pod, and are small beside the model. In the cache of the namespace,
+    `herdsman cache prune` would take them for unused.
     """
     # These sources need no file of the node, so the mounts are the same for all of them.
-    own_volumes, own_mounts = source_mounts(desired.adapters[0].source, options, "")
+    own_volumes, own_mounts = source_mounts(adapters[0].source, options, "")
     mount = {"name": ADAPTERS_VOLUME, "mountPath": FOLDER}
     containers = [
         downloader(
@@ -171,22 +188,13 @@ def _with_adapters(files: ModelFiles, desired: DesiredService, options: RenderOp
             ModelLocation(each.directory, f"{each.directory}/{(each.source.files or ('adapter.gguf',))[0]}"),
             options,
             mounts=[mount, *own_mounts],
-            pod_security=_security(desired),
-            hub_token=_hub_token(desired),
+            pod_security=pod_security,
+            hub_token=hub_token,
             name=each.container,
         )
-        for each in desired.adapters
+        for each in adapters
     ]
-    return replace(
-        files,
-        volumes=(
-            *files.volumes,
-            {"name": ADAPTERS_VOLUME, "emptyDir": {}},
-            *(one for one in own_volumes if one not in files.volumes),
-        ),
-        mounts=(*files.mounts, {**mount, "readOnly": True}),
-        init_containers=(*files.init_containers, *containers),
-    )
+    return [{"name": ADAPTERS_VOLUME, "emptyDir": {}}, *own_volumes], {**mount, "readOnly": True}, containers
 
 
 def _is_cached(desired: DesiredService, model: DesiredModel) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from components import naming
+from components.adapter_pods import with_adapters
 from components.engine_workloads import engine_workloads, is_stopped
 from components.extensions import REASON
 from components.ignored_fields import with_drift_policy
@@ -57,7 +58,7 @@ def render(desired: DesiredService, options: RenderOptions) -> RenderedService:
     elif desired.suspended:
         return RenderedService.of(desired.key, ())
     else:
-        workloads = desired.workloads.without_nulls()
+        workloads = with_adapters(desired.workloads, desired, options).without_nulls()
     workloads = with_request_scaler(workloads, desired, options)
     _require_groups(workloads, options)
     objects = tuple(with_drift_policy(each, desired.drift) for each in _objects(desired, workloads, options))

@@ -22,8 +22,8 @@ from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
-from program.dialects.llmkube.parse.adapter import service_named
-from program.dialects.registry import LLMKUBE, key_of, kind_of
+from program.dialects.llmkube.parse.adapter import claims_of
+from program.dialects.registry import KINDS, key_of, kind_of
 
 
 class Approval:
@@ -98,8 +98,8 @@ def every_service(cluster: ClusterCache, enqueue: Callable[[ServiceKey, float], 
 
 
 def services_with_adapters(cluster: ClusterCache, enqueue: Callable[[ServiceKey, float], None]) -> None:
-    """Enqueue the InferenceServices that LoRAAdapters name. Adapters that a policy denies are no part of them."""
-    found = {(cr["metadata"]["namespace"], service_named(cr)) for cr in cluster.llmkube.listed(kinds.LORA_ADAPTERS)}
-    for namespace, name in sorted(found):
-        if cluster.llmkube.get(kinds.INFERENCE_SERVICES, namespace, name) is not None:
-            enqueue(ServiceKey(LLMKUBE, namespace, name), 0.0)
+    """Enqueue the services that LoRAAdapters name. Adapters that a policy denies are no part of them."""
+    adapters = claims_of(cluster.llmkube.listed(kinds.LORA_ADAPTERS)).values()
+    for key in sorted({ServiceKey(each.dialect, each.namespace, each.service) for each in adapters}):
+        if cluster.caches[key.dialect].get(KINDS[key.dialect], key.namespace, key.name) is not None:
+            enqueue(key, 0.0)

@@ -24,6 +24,7 @@ from components.rendered import fingerprint_of
 from kubeapi.json_types import Json, JsonView
 from program.desired.keys import LABEL_DIALECT, LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND
 from program.desired.quantities import read_quantity
+from program.dialects.pods.engine import CONTAINERS
 from program.dialects.registry import KINDS
 from program.runtimes.flags import number_of
 
@@ -228,8 +229,6 @@ def autoscaler_with_conditions(obj: Json) -> Json:
 
 MESSAGE_LENGTH = 1024
 _UNREMARKABLE = (None, "", "Completed", "PodInitializing", "ContainerCreating")
-_ENGINES = ("main", "model-runner")
-"""Names of the containers in which KServe and llmaz run the engine."""
 
 
 def pod(obj: Json) -> Json:
@@ -263,7 +262,7 @@ def pod(obj: Json) -> Json:
 
 def workload_pod(obj: Json) -> Json:
     """Reduce a pod of KServe or llmaz as `pod` does. Its engine is found by the container's name first."""
-    engine = engine_of(obj, _ENGINES)
+    engine = engine_of(obj, CONTAINERS)
     engine.pop("foreign", None)
     return {**pod(obj), "engine": engine}
 

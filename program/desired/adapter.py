@@ -137,7 +137,7 @@ class AdapterReason(StrEnum):
     SOURCE_MISMATCH = "SourceMismatch"
     """The engine cannot read the files of the source. llama-server reads one GGUF file, vLLM and SGLang a directory."""
     SOURCE_NOT_SUPPORTED = "SourceNotSupported"
-    """Herdsman downloads adapters for InferenceServices only. Other services load them from a path."""
+    """For services of KServe and llmaz, Herdsman downloads adapters of vLLM and SGLang only."""
     HOSTS_NOT_SUPPORTED = "HostsNotSupported"
     """The service runs on hosts with another engine than llama-server or vLLM, or is no InferenceService."""
     RUNTIME_LOADING_DISABLED = "RuntimeLoadingDisabled"

@@ -108,7 +108,7 @@ DIALECTS: dict[str, DialectInfo] = {
             refers_to=(
                 *(kinds.LLM_CONFIGS, kinds.LLM_SERVICES, kinds.CONFIG_MAPS, kinds.SERVICE_ACCOUNTS, kinds.SECRETS),
                 *(kinds.GATEWAYS, kinds.HTTP_ROUTES, kinds.INFERENCE_POOLS, kinds.SERVICES),
-                *(kinds.AUTOSCALERS, kinds.SCALED_OBJECTS),
+                *(kinds.AUTOSCALERS, kinds.SCALED_OBJECTS, kinds.LORA_ADAPTERS),
             ),
             creates=(
                 *(*_PODS, kinds.LEADER_WORKER_SETS, kinds.SERVICE_ACCOUNTS, kinds.ROLES, kinds.ROLE_BINDINGS),
@@ -123,7 +123,7 @@ DIALECTS: dict[str, DialectInfo] = {
             ServiceMark(LABEL_PLAYGROUND, LABEL_PLAYGROUND),
             singular="playground",
             short_name="pl",
-            refers_to=(*_LLMAZ, kinds.LLMAZ_SERVICES),
+            refers_to=(*_LLMAZ, kinds.LLMAZ_SERVICES, kinds.LORA_ADAPTERS),
             creates=(*_PODS, kinds.LEADER_WORKER_SETS),
         ),
         DialectInfo(
@@ -133,7 +133,7 @@ DIALECTS: dict[str, DialectInfo] = {
             ServiceMark(LABEL_LLMAZ_SERVICE, LABEL_LLMAZ_SERVICE),
             singular="llmaz-service",  # `service` means Kubernetes' own kind
             display_name="llmaz Service",
-            refers_to=(*_LLMAZ, kinds.PLAYGROUNDS),
+            refers_to=(*_LLMAZ, kinds.PLAYGROUNDS, kinds.LORA_ADAPTERS),
             creates=(*_PODS, kinds.LEADER_WORKER_SETS),
         ),
     )

@@ -15,6 +15,8 @@ from agent.server.host_facts import own_address
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
+from program.desired.adapter import FOLDER
+from program.dialects.llmkube.parse.adapter import adapter_of
 from tests.support import dialects
 from tests.support.adapter_engines import AdapterEngine, EngineServer
 from tests.support.kubelet import write_ready_status
@@ -34,16 +36,23 @@ def loop(
     dialects.uninstall(client, "kserve")
 
 
-def adapter(client: KubeClient, namespace: str) -> Json:
-    return find(client, kinds.LORA_ADAPTERS, namespace, "sql") or {}
+def adapter(client: KubeClient, namespace: str, name: str) -> Json:
+    return find(client, kinds.LORA_ADAPTERS, namespace, name) or {}
+
+
+def is_loaded(client: KubeClient, namespace: str, name: str) -> bool:
+    return (adapter(client, namespace, name).get("status") or {}).get("phase") == "Loaded"
 
 
 @pytest.mark.usefixtures("loop")
 def test_the_pod_of_an_llm_inference_service_loads_and_unloads_an_adapter(client: KubeClient, namespace: str) -> None:
     reference = {"kind": "LLMInferenceService", "name": "chat"}
-    spec: Json = {"inferenceServiceRef": reference, "name": "sql", "path": "/adapters/sql"}
-    document = {"apiVersion": kinds.LORA_ADAPTERS.api_version, "kind": "LoRAAdapter", "metadata": {"name": "sql"}}
-    client.create(kinds.LORA_ADAPTERS, namespace, {**document, "spec": spec})
+    document: Json = {"apiVersion": kinds.LORA_ADAPTERS.api_version, "kind": "LoRAAdapter"}
+    for name, where in (("law", {"path": "/adapters/law"}), ("sql", {"source": "hf://org/sql"})):
+        spec = {"inferenceServiceRef": reference, "name": name, **where}
+        client.create(kinds.LORA_ADAPTERS, namespace, {**document, "metadata": {"name": name}, "spec": spec})
+    file = adapter_of(adapter(client, namespace, "sql")).file
+    assert file is not None
     with EngineServer(AdapterEngine(), address=own_address()) as engine:
         port = {"name": "http", "containerPort": engine.port}
         probe = {"httpGet": {"path": "/health", "port": engine.port, "scheme": "HTTP"}}
@@ -58,15 +67,16 @@ def test_the_pod_of_an_llm_inference_service_loads_and_unloads_an_adapter(client
             what="the pod",
             timeout_s=WAIT_S,
         )
+        [download] = [each for each in pod["spec"]["initContainers"] if each["name"] == file.container]
+        [served_by] = pod["spec"]["containers"]
+        assert FOLDER in {each["mountPath"] for each in download["volumeMounts"]}
+        assert {"name": "lora-adapters", "mountPath": FOLDER, "readOnly": True} in served_by["volumeMounts"]
         write_ready_status(client, pod, address=own_address())
-        eventually(
-            lambda: (adapter(client, namespace).get("status") or {}).get("phase") == "Loaded",
-            what="the adapter",
-            timeout_s=WAIT_S,
-        )
-        status = adapter(client, namespace)["status"]
+        for name in ("law", "sql"):
+            eventually(lambda: is_loaded(client, namespace, name), what=f"the adapter {name}", timeout_s=WAIT_S)  # noqa: B023
+        status = adapter(client, namespace, "sql")["status"]
         assert (status["runtime"], status["pods"]) == ("vllm", [{"name": pod["metadata"]["name"], "loaded": True}])
-        assert engine.engine.adapters == {"sql": "/adapters/sql"}
-        client.delete(kinds.LORA_ADAPTERS, namespace, "sql")
-        eventually(lambda: not adapter(client, namespace), what="the adapter to go", timeout_s=WAIT_S)
-        assert engine.engine.adapters == {}
+        assert engine.engine.adapters == {"law": "/adapters/law", "sql": file.pod_path}
+        client.delete(kinds.LORA_ADAPTERS, namespace, "law")
+        eventually(lambda: not adapter(client, namespace, "law"), what="the adapter to go", timeout_s=WAIT_S)
+        assert engine.engine.adapters == {"sql": file.pod_path}

@@ -228,6 +228,10 @@ class SshProcesses:
                 # Observations are too rare here to wait for several failures in a row.
                 status = self._check(record, remote, seen, status, replace(POLICY, unhealthy_after=1))
             self._keep(key, status)
+        if serves_earlier(seen, status, launch_hash):
+            phase = ProcessPhase.BACKING_OFF if status.attempts else ProcessPhase.DOWNLOADING
+            words = phase, status.reason if status.attempts else "", status.message if status.attempts else ""
+            return self._report_earlier(record, remote, seen, status, launch_hash, *words)
         return self._report(record, seen, status, launch_hash)
 
     def _replace(

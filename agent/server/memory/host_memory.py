@@ -355,6 +355,7 @@ class HostMemory:
                 phase=report.running_phase,
                 need=entry.counted if entry is not None else self._needs.get(key, _planned_need(desired.plan)),
                 inside=entry is not None,
+                has_files=report.earlier is None,
                 held_by_others=bool(elsewhere.sources(key) - {GROUPS}),
             )
         return found

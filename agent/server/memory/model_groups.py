@@ -34,6 +34,8 @@ class GroupedProcess:
     """It has memory: it starts, serves or stops."""
     held_by_others: bool = False
     """Another source holds it: it sleeps, or it was evicted."""
+    has_files: bool = True
+    """If it has memory, it runs with the files of its plan, and not by an earlier plan."""
 
 
 @dataclass
@@ -178,7 +180,7 @@ class ModelGroups:
             self._serves_since.pop(key, None)
         elif process.phase is not ProcessPhase.STARTING:
             self._serves_since.setdefault(key, self.clock())
-        if key == requester or process.inside:
+        if key == requester or (process.inside and process.has_files):
             self._fetched[key] = files
         elif self._fetched.get(key) != files:
             self._fetched.pop(key, None)

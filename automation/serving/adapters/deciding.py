@@ -15,6 +15,7 @@ from automation.workqueue.backoff import backoff_s
 from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterOutcome, AdapterReason
 from program.desired.facts import Problem
+from program.dialects.described_adapters import why_not_downloaded
 from program.dialects.llmkube.parse.adapter import (
     ENGINES,
     file_of,
@@ -124,9 +125,6 @@ def _of_another_dialect(
     if adapter.name in _own_adapters(service):
         why = f"{what} has an adapter `{adapter.name}` in spec.model.lora; give this one another name"
         return _problem(AdapterReason.NAME_TAKEN, why)
-    if adapter.source is not None:
-        why = f"{what} gets no downloaded adapters; mount the files in its pods and set spec.path"
-        return _problem(AdapterReason.SOURCE_NOT_SUPPORTED, why)
     if on_hosts:
         why = f"{what} runs on hosts, where only InferenceServices get adapters"
         return _problem(AdapterReason.HOSTS_NOT_SUPPORTED, why)
@@ -135,6 +133,10 @@ def _of_another_dialect(
     if engine not in ENGINES:
         why = f"the pods of {what} run no engine that serves adapters; vLLM, SGLang and llama.cpp do"
         return _problem(AdapterReason.RUNTIME_MISMATCH, why)
+    if adapter.file is not None:
+        reason, message = why_not_downloaded(engine, adapter.file)
+        if reason is not None:
+            return _problem(reason, f"{what}: {message}")
     return None
 
 

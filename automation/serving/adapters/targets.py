@@ -53,7 +53,7 @@ class Targets:
 
     def planned(self, adapter: Adapter, *, on_hosts: bool) -> dict[str, AdapterReplica]:
         """Return the replicas that are not asked, by pod or process."""
-        file = file_of(adapter, on_host=on_hosts) if adapter.dialect == LLMKUBE else None
+        file = file_of(adapter, on_host=on_hosts) if adapter.dialect == LLMKUBE else adapter.file
         if file is None:
             return {}
         if on_hosts:

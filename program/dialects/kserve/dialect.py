@@ -10,6 +10,7 @@ from kubeapi.kinds import Kind
 from program.desired.facts import ServiceFacts
 from program.desired.keys import is_dns_label
 from program.desired.service import DesiredService
+from program.dialects.described_adapters import with_adapters
 from program.dialects.dialect import Dialect, Lookup, Parsed
 from program.dialects.kserve import naming
 from program.dialects.kserve.parse.service import parse_service
@@ -29,7 +30,7 @@ class KserveDialect:
 
         Raises SpecInvalid, or NotYet for an object that may be created.
         """
-        return parse_service(cr, look)
+        return with_adapters(parse_service(cr, look), cr, look, dialect="kserve")
 
     def status(
         self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime

@@ -10,6 +10,7 @@ from kubeapi.kinds import Kind
 from program.desired.facts import ServiceFacts
 from program.desired.keys import is_label_value
 from program.desired.service import DesiredService
+from program.dialects.described_adapters import with_adapters
 from program.dialects.dialect import Dialect, Lookup, Parsed
 from program.dialects.llmaz.naming import LABEL_MODEL
 from program.dialects.llmaz.parse.models import labels_of
@@ -30,7 +31,7 @@ class PlaygroundDialect:
 
         Raises SpecInvalid, or NotYet for an object that may be created.
         """
-        return parse_playground(cr, look)
+        return with_adapters(parse_playground(cr, look), cr, look, dialect="llmaz")
 
     def status(
         self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime
@@ -56,7 +57,7 @@ class ServiceDialect:
 
     def parse(self, cr: Json, look: Lookup) -> Parsed:
         """Parse a Service with its models. Raises SpecInvalid, or NotYet for an object that may be created."""
-        return parse_service(cr, look)
+        return with_adapters(parse_service(cr, look), cr, look, dialect="llmaz-service")
 
     def status(
         self, cr: Json, desired: DesiredService | None, facts: ServiceFacts, look: Lookup, *, now: datetime

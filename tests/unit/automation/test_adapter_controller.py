@@ -438,7 +438,7 @@ def test_services_of_other_dialects_load_adapters_by_their_path(world: World, ki
 @pytest.mark.parametrize(
     ("change", "spec", "reason"),
     [
-        ({}, {"path": None, "source": "hf://org/sql"}, "SourceNotSupported"),
+        ({}, {"path": None, "source": "https://h/sql.gguf"}, "SourceMismatch"),
         ({"annotations": {"herdsman.dev/host": "mac"}}, {}, "HostsNotSupported"),
         ({"finalizers": ["serving.kserve.io/llmisvc-finalizer"]}, {}, "InferenceServiceNotManaged"),
         ({}, {"name": "own"}, "NameTaken"),
@@ -455,6 +455,31 @@ def test_what_other_dialects_do_not_do_is_told(world: World, change: Json, spec:
     world.adapter(inferenceServiceRef={"kind": "LLMInferenceService", "name": "svc"}, **spec)
     world.until(lambda: world.phase() == "Failed")
     assert (world.reason(), engine.asked) == (reason, [])
+
+
+def test_pods_of_other_dialects_download_an_adapter(world: World) -> None:
+    world.kind, world.service = kinds.PLAYGROUNDS, {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {}}
+    reference = {"kind": "Playground", "name": "svc"}
+    old = world.engine("old", AdapterEngine())
+    world.pods["old"]["engine"] |= {"runtime": "vllm", "of": ("StatefulSet", "svc")}
+    world.adapter(inferenceServiceRef=reference, path=None, source="hf://org/sql")
+    file = adapter_of(world.adapters["sql"]).file
+    assert file is not None
+    world.until(lambda: world.phase() == "Loading" and world.reason() == "RestartPending")
+    new = world.engine("new", AdapterEngine(files=(file.pod_path,)))
+    world.pods["new"]["engine"] |= {"runtime": "vllm", "of": ("StatefulSet", "svc"), "adapters": (file.container,)}
+    del world.pods["old"]
+    world.until(lambda: world.phase() == "Loaded")
+    assert (old.asked, new.adapters) == ([], {"sql": file.pod_path})
+
+
+def test_llama_server_of_other_dialects_downloads_no_adapter(world: World) -> None:
+    world.kind, world.service = kinds.PLAYGROUNDS, {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {}}
+    world.engine("a", AdapterEngine("llamacpp"))
+    world.pods["a"]["engine"] |= {"runtime": "llamacpp", "of": ("StatefulSet", "svc")}
+    reference = {"kind": "Playground", "name": "svc"}
+    world.adapter(inferenceServiceRef=reference, path=None, source="https://h/sql.gguf")
+    world.until(lambda: world.phase() == "Failed" and world.reason() == "SourceNotSupported")
 
 
 def test_an_adapter_that_a_policy_does_not_allow_is_not_loaded(world: World) -> None:

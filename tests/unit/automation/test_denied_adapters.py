@@ -56,20 +56,19 @@ def test_replicas_that_have_a_denied_adapter_are_not_restarted(replicas: Any) ->
 
 
 def test_another_result_enqueues_the_services_with_adapters() -> None:
-    def adapter(name: str, service: str) -> Json:
-        metadata = {"name": name, "namespace": "ns"}
-        return {"metadata": metadata, "spec": {"inferenceServiceRef": {"name": service}}}
+    def adapter(name: str, service: str, kind: str = "InferenceService") -> Json:
+        spec = {"inferenceServiceRef": {"name": service, "kind": kind}, "name": name, "path": f"/a/{name}"}
+        return {"metadata": {"name": name, "namespace": "ns", "uid": name}, "spec": spec}
 
-    crs = [adapter("a", "chat"), adapter("b", "chat"), adapter("c", "gone"), {"metadata": {"namespace": "ns"}}]
+    broken = {"metadata": {"name": "d", "namespace": "ns"}}
+    crs = [adapter("a", "chat"), adapter("b", "chat"), adapter("c", "gone"), adapter("e", "chat", "Playground"), broken]
+    cache = SimpleNamespace(get=lambda _kind, _, name: {} if name == "chat" else None)
     cluster: Any = SimpleNamespace(
-        llmkube=SimpleNamespace(
-            listed=lambda _kind: crs,
-            get=lambda kind, _, name: {} if (kind, name) == (kinds.INFERENCE_SERVICES, "chat") else None,
-        )
+        llmkube=SimpleNamespace(listed=lambda _kind: crs), caches={"llmkube": cache, "llmaz": cache}
     )
     found: list[ServiceKey] = []
     services_with_adapters(cluster, lambda key, _delay_s: found.append(key))
-    assert found == [ServiceKey("llmkube", "ns", "chat")]
+    assert found == [ServiceKey("llmaz", "ns", "chat"), ServiceKey("llmkube", "ns", "chat")]
 
 
 def test_a_service_gets_the_accepted_version_of_an_adapter_while_a_mode_holds_the_next_one() -> None:

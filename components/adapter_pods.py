@@ -1,0 +1,56 @@
+"""Adds the downloads of LoRA adapters to pods that a custom resource describes: those of KServe and llmaz.
+
+Called by `components.render`. The pods of an InferenceService get them with their model (`components.model_files`).
+"""
+
+from __future__ import annotations
+
+from components.model_files import adapter_downloads
+from components.options import RenderOptions
+from kubeapi.json_types import Json
+from program.desired.service import DesiredService
+from program.desired.workloads import PodSet, Workloads
+from program.dialects.pods.engine import CONTAINERS
+
+_SERVING = ("main", "prefill")
+"""The sets of pods that run an engine."""
+
+
+def with_adapters(workloads: Workloads, desired: DesiredService, options: RenderOptions) -> Workloads:
+    """Return the workloads with the adapters of the service in all pods with an engine, workers of groups included."""
+    if not desired.adapters:
+        return workloads
+
+    def added(template: Json | None) -> Json | None:
+        return _with_downloads(template, desired, options) if template is not None else None
+
+    def changed(pods: PodSet) -> PodSet:
+        if pods.part not in _SERVING:
+            return pods
+        group = pods.group
+        if group is not None:
+            leaders = {"leader": added(group.leader), "counted_leader": added(group.counted_leader)}
+            group = group.model_copy(update=leaders)
+        templates = {"template": added(pods.template), "counted": added(pods.counted)}
+        return pods.model_copy(update={**templates, "group": group})
+
+    return workloads.model_copy(update={"pods": tuple(changed(pods) for pods in workloads.pods)})
+
+
+def _with_downloads(template: Json, desired: DesiredService, options: RenderOptions) -> Json:
+    spec = template["spec"]
+    if not any(each.get("name") in CONTAINERS for each in spec.get("containers") or ()):
+        return template
+    volumes, mount, downloads = adapter_downloads(
+        desired.adapters, options, pod_security=spec.get("securityContext") or {}, hub_token=None
+    )
+    there = spec.get("volumes") or []
+    added = {
+        "volumes": [*there, *(each for each in volumes if each not in there)],
+        "initContainers": [*(spec.get("initContainers") or ()), *downloads],
+        "containers": [
+            {**each, "volumeMounts": [*(each.get("volumeMounts") or ()), mount]} if each["name"] in CONTAINERS else each
+            for each in spec["containers"]
+        ],
+    }
+    return {**template, "spec": {**spec, **added}}
