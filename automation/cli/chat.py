@@ -29,7 +29,7 @@ def chat(
         str | None,
         typer.Option("--prompt", "-p", help="Send this message, print the answer and end.", show_default=False),
     ] = None,
-    system: Annotated[str, typer.Option(help="System prompt.", show_default="")] = "",
+    system: Annotated[str, typer.Option(help="System prompt.", show_default=False)] = "",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="Randomness; 0 is the least.")] = None,
     think: Annotated[
