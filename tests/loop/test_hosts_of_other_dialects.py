@@ -59,13 +59,11 @@ def cluster(
     )
     with (
         pytest.MonkeyPatch.context() as patch,
-        loop_process(
-            loop_kubeconfig,
-            tmp_path_factory.mktemp("loop"),
-            *("--hub-url", hub[1], "--allowed-remote-hosts", "127.0.0.0/8"),
-        ),
+        loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop"), start=False) as loop,
         agent(store, *arguments, host=HOST) as running,
     ):
+        loop.environment["HERDSMAN_HUB_URL"] = hub[1]
+        loop.start()
         patch.setenv("HF_ENDPOINT", hub[1])
         running.start()
         yield client
@@ -228,10 +226,9 @@ def test_a_service_without_a_context_gets_the_one_of_its_header(cluster: KubeCli
     cluster.create(kinds.LLM_SERVICES, namespace, _object(kinds.LLM_SERVICES, {"metadata": metadata, "spec": spec}))
 
     def context() -> str:
-        found = find(cluster, kinds.HOST_PROCESSES, namespace, "kserve-fitted") or {
-            "spec": {"argv": []},
-            "metadata": {},
-        }
+        found = find(cluster, kinds.HOST_PROCESSES, namespace, "kserve-fitted")
+        if found is None:
+            return ""
         argv = found["spec"]["argv"]
         chosen = (found["metadata"].get("annotations") or {}).get("herdsman.dev/default-context")
         return f"{chosen} {argv[argv.index('--ctx-size') + 1] if '--ctx-size' in argv else ''}"
