@@ -41,6 +41,7 @@ from tools.localcluster import LocalCluster
 from tools.localcluster.layout import State
 from tools.localcluster.processes import end, find, spawn
 from tools.tiny_model import write_tiny_model
+from tools.toolchain import ToolMissing
 
 HOST = "this-machine"
 NAMESPACE = "default"
@@ -355,10 +356,11 @@ def main(arguments: list[str] | None = None) -> int:
     demo = Demo(options.dir.expanduser().resolve())
     try:
         demo.up(tour=options.tour) if options.action == "up" else demo.down()
-    except (DemoFailed, TourFailed, CatalogError, KubeError, OSError, urllib.error.URLError) as error:
-        console.print(f"[bold red]Error:[/bold red] {error}")
+    except (DemoFailed, TourFailed, CatalogError, KubeError, ToolMissing, OSError, urllib.error.URLError) as error:
+        # As text: brackets in an error are no markup.
+        console.print(Text.assemble(("Error:", "bold red"), f" {error}"))
         if isinstance(error, CatalogError) and error.hint:
-            console.print(f"  {error.hint}")
+            console.print(Text(f"  {error.hint}"))
         return 1
     except KeyboardInterrupt:
         return 130

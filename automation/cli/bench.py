@@ -12,7 +12,16 @@ from automation.chat.measuring import Round, measure
 from automation.cli import exits
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say
-from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, full_name, open_place
+from automation.cli.place_options import (
+    Context,
+    Kubeconfig,
+    Name,
+    Namespace,
+    errors_end,
+    find_service,
+    full_name,
+    open_place,
+)
 from automation.cli.waiting import late_ends, wait_until_ready
 
 MOST_CLIENTS = 256
@@ -45,7 +54,7 @@ def bench(
     rounds: list[Round] = []
     with errors_end(), late_ends():
         place = open_place(kubeconfig, context)
-        service = wait_until_ready(place, place.find(name, namespace), timeout_s=timeout_s)
+        service = wait_until_ready(place, find_service(place, name, namespace), timeout_s=timeout_s)
         with place.reach(service) as reached, Completions(reached, connections=max(numbers)) as completions:
             say(f"Measuring {full_name(service)} by {reached.how}", err=True)
             seed = time.time_ns() % 1_000_000

@@ -12,7 +12,16 @@ import typer
 from automation.cli import exits
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import complain, say
-from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, full_name, open_place
+from automation.cli.place_options import (
+    Context,
+    Kubeconfig,
+    Name,
+    Namespace,
+    errors_end,
+    find_service,
+    full_name,
+    open_place,
+)
 from automation.console import terminal_text
 
 if TYPE_CHECKING:
@@ -29,7 +38,7 @@ def chat(
         str | None,
         typer.Option("--prompt", "-p", help="Send this message, print the answer and end.", show_default=False),
     ] = None,
-    system: Annotated[str, typer.Option(help="System prompt.", show_default="")] = "",
+    system: Annotated[str, typer.Option(help="System prompt.", show_default=False)] = "",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="Randomness; 0 is the least.")] = None,
     think: Annotated[
@@ -56,7 +65,7 @@ def chat(
         raise typer.BadParameter("the message is empty")
     with errors_end(), late_ends():
         place = open_place(kubeconfig, context)
-        service = _ready(place, place.find(name, namespace), timeout_s)
+        service = _ready(place, find_service(place, name, namespace), timeout_s)
         with place.reach(service) as reached, Completions(reached) as completions:
             fields = {"max_tokens": max_tokens, "temperature": temperature}
             talk = Conversation(

@@ -65,7 +65,7 @@ def deploy(
             "--source",
             "-s",
             help="Model file, https:// address, hf://ORG/REPO/FILE, or other address.",
-            show_default="",
+            show_default=False,
         ),
     ] = "",
     context: Annotated[
@@ -79,9 +79,9 @@ def deploy(
     kube_context: Annotated[str | None, _option("--kube-context", text="Context of the kubeconfig.")] = None,
     namespace: Namespace = None,
     quantization: Annotated[
-        str, typer.Option("--quantization", "-q", help="Quantization, as Q4_K_M.", show_default="")
+        str, typer.Option("--quantization", "-q", help="Quantization, as Q4_K_M.", show_default=False)
     ] = "",
-    sha256: Annotated[str, typer.Option(help="SHA-256 that the file must have.", show_default="")] = "",
+    sha256: Annotated[str, typer.Option(help="SHA-256 that the file must have.", show_default=False)] = "",
     format_: Annotated[
         str, typer.Option("--format", help="Format of the weights: gguf, mlx, safetensors.", show_default="gguf")
     ] = "",
@@ -92,9 +92,9 @@ def deploy(
     ] = None,
     gpu_count: Annotated[int | None, typer.Option(min=1, max=8, help="GPUs of each replica.")] = None,
     gpu_layers: Annotated[int | None, typer.Option(min=-1, help="Layers on the GPU; -1 is all.")] = None,
-    gpu_memory: Annotated[str, typer.Option(help="GPU memory that the model needs, as 8Gi.", show_default="")] = "",
-    cpu: Annotated[str, typer.Option(help="CPU request of each replica, as 2 or 500m.", show_default="")] = "",
-    memory: Annotated[str, typer.Option(help="Memory request of each replica, as 4Gi.", show_default="")] = "",
+    gpu_memory: Annotated[str, typer.Option(help="GPU memory that the model needs, as 8Gi.", show_default=False)] = "",
+    cpu: Annotated[str, typer.Option(help="CPU request of each replica, as 2 or 500m.", show_default=False)] = "",
+    memory: Annotated[str, typer.Option(help="Memory request of each replica, as 4Gi.", show_default=False)] = "",
     parallel: Annotated[int | None, typer.Option(min=1, help="Requests served at once.")] = None,
     flash_attn: Annotated[
         bool | None, typer.Option("--flash-attn/--no-flash-attn", help="Flash attention, on a GPU.")
@@ -102,8 +102,8 @@ def deploy(
     jinja: Annotated[
         bool | None, typer.Option("--jinja/--no-jinja", help="Chat templates by Jinja; tool calls need it.")
     ] = None,
-    cache_type_k: Annotated[str, typer.Option(help="Type of the cache's keys, as q8_0.", show_default="")] = "",
-    cache_type_v: Annotated[str, typer.Option(help="Type of the cache's values, as q8_0.", show_default="")] = "",
+    cache_type_k: Annotated[str, typer.Option(help="Type of the cache's keys, as q8_0.", show_default=False)] = "",
+    cache_type_v: Annotated[str, typer.Option(help="Type of the cache's values, as q8_0.", show_default=False)] = "",
     extra_args: Annotated[
         list[str] | None, typer.Option(help="Another argument of the engine. May be repeated.", show_default=False)
     ] = None,
@@ -113,14 +113,14 @@ def deploy(
     min_replicas: Annotated[int | None, typer.Option(min=0, help="Least replicas, with an autoscaler.")] = None,
     max_replicas: Annotated[int | None, typer.Option(min=1, help="Most replicas; makes an autoscaler.")] = None,
     runtime: Annotated[str, typer.Option(help="The engine, as llamacpp or vllm.", show_default="llamacpp")] = "",
-    image: Annotated[str, typer.Option(help="Image of the engine.", show_default="")] = "",
+    image: Annotated[str, typer.Option(help="Image of the engine.", show_default=False)] = "",
     mode: Annotated[str, typer.Option(help="Use of the model: chat, embedding, rerank.", show_default="chat")] = "",
     node_port: Annotated[int | None, typer.Option(help="Port of every node, for clients outside.")] = None,
-    host: Annotated[str, typer.Option(help="Host that runs the service.", show_default="")] = "",
+    host: Annotated[str, typer.Option(help="Host that runs the service.", show_default=False)] = "",
     idle_timeout: Annotated[
-        str, typer.Option(help="Time without requests after which it sleeps, as 30m.", show_default="")
+        str, typer.Option(help="Time without requests after which it sleeps, as 30m.", show_default=False)
     ] = "",
-    catalog: Annotated[str, typer.Option(help="Catalog to use: file or https address.", show_default="")] = "",
+    catalog: Annotated[str, typer.Option(help="Catalog to use: file or https address.", show_default=False)] = "",
     wait: Annotated[
         bool | None,
         typer.Option("--wait/--no-wait", "-w", help="Wait until the service answers; the default on a terminal."),

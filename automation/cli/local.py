@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import threading
@@ -153,9 +154,14 @@ def _check_address(listen: str) -> None:
     from gateway.listen_address import ListenAddress
 
     try:
-        ListenAddress.read(listen)
+        address = ListenAddress.parse(listen).address
     except ValueError as error:
         raise typer.BadParameter(f"--listen: {error}") from None
+    if not ipaddress.ip_address(address).is_loopback:
+        raise typer.BadParameter(
+            f"--listen: {address} is reached by other machines, and local mode has neither TLS nor keys of clients; "
+            "listen on 127.0.0.1, and let a proxy with both serve other machines"
+        )
 
 
 def _check_tools() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
@@ -126,7 +128,19 @@ def application(names: Iterable[str]) -> typer.Typer:
             app.add_typer(_module(name).app, name=name, help=GROUPS[name], rich_help_panel=panel_of(name))
         else:
             app.command(name, rich_help_panel=panel_of(name))(function_of(name))
+    _let_help_flow(app)
     return _with_version(app)
+
+
+def _let_help_flow(app: typer.Typer) -> None:
+    """Join the lines of each paragraph of the commands' help, so that it fills a terminal of any width."""
+    for command in app.registered_commands:
+        text = inspect.cleandoc(command.help or (command.callback.__doc__ if command.callback else "") or "")
+        # Lists and examples keep their lines.
+        command.help = re.sub(r"(?<=[^\n])\n(?=[^\s*-])", " ", text)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _let_help_flow(group.typer_instance)
 
 
 def overview() -> typer.Typer:

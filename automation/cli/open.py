@@ -12,7 +12,16 @@ import typer
 from automation.cli.curl import curl_line
 from automation.cli.duration_argument import duration_s
 from automation.cli.output import OutputFormat, print_json, say
-from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, full_name, open_place
+from automation.cli.place_options import (
+    Context,
+    Kubeconfig,
+    Name,
+    Namespace,
+    errors_end,
+    find_service,
+    full_name,
+    open_place,
+)
 from automation.cli.waiting import late_ends, wait_until_ready
 
 
@@ -31,7 +40,7 @@ def open_(
     timeout_s = float(duration_s(timeout, "--timeout"))
     with errors_end(), late_ends():
         place = open_place(kubeconfig, context)
-        service = wait_until_ready(place, place.find(name, namespace), timeout_s=timeout_s)
+        service = wait_until_ready(place, find_service(place, name, namespace), timeout_s=timeout_s)
         with place.reach(service) as reached:
             mode = str((service.document.get("status") or {}).get("mode") or "chat")
             if output is OutputFormat.JSON:

@@ -82,3 +82,20 @@ def place_to_change(kubeconfig: str | None, context: str | None, *, dry_run: boo
 def full_name(service: ServiceState) -> str:
     """Return NAMESPACE/NAME for messages."""
     return f"{service.namespace}/{service.name}"
+
+
+def find_service(place: Place, name: str, namespace: str | None) -> ServiceState:
+    """Return a service by `NAME` or `KIND/NAME`, or by the id of the catalog that `deploy` got. Raises NoSuchService.
+
+    Names of services have no dots, so `deploy qwen3.5-4b` makes the service `qwen3-5-4b`.
+    """
+    from automation.places.place import NoSuchService
+
+    try:
+        return place.find(name, namespace)
+    except NoSuchService:
+        if "." not in name:
+            raise
+        with contextlib.suppress(NoSuchService):
+            return place.find(name.replace(".", "-"), namespace)
+        raise

@@ -29,7 +29,7 @@ def pull(
     source: Annotated[
         str,
         typer.Option(
-            "--source", "-s", help="https:// address, hf://ORG/REPO/FILE or another address.", show_default=""
+            "--source", "-s", help="https:// address, hf://ORG/REPO/FILE or another address.", show_default=False
         ),
     ] = "",
     timeout: Annotated[str, typer.Option(help="Longest wait, as 2h.")] = "2h",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from automation.cli.output import phase_style, print_json, say, say_yaml, styled
-from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, open_place
+from automation.cli.place_options import Context, Kubeconfig, Name, Namespace, errors_end, find_service, open_place
 from automation.cli.remedies import remedy
 from automation.cli.service_rows import qualified_name, row, why, without_managed_fields
 from automation.places.place import ServiceState, State
@@ -46,7 +46,7 @@ def status(
         raise typer.BadParameter("--watch prints lines: use -o text")
     with errors_end():
         place = open_place(kubeconfig, context)
-        service = place.find(name, namespace)
+        service = find_service(place, name, namespace)
         match output:
             case StatusFormat.JSON:
                 print_json(row(service))

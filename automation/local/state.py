@@ -110,7 +110,8 @@ def service_state(
     """Return one service as its document, its process and the instance show it. `is_current`: the record is of the
     document's present content."""
     state, phase, reason, message = _shown(service, report, instance)
-    if not is_current and instance is not None and not service.problem and state not in (State.READY, State.ASLEEP):
+    told_of_old = report is not None and not is_current and not service.problem
+    if told_of_old and instance is not None and state not in (State.READY, State.ASLEEP):
         # What the process says is about the document as it was before.
         state, phase, reason, message = State.STARTING, "Pending", NOT_APPLIED, "the last edit is not applied yet"
     spec = service.document.get("spec")

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
+from program.dialects.registry import LLMKUBE
+from program.host_context import takes_default
+from program.runtimes.llamacpp import HOST_CONTEXT_SIZE
 
 _LOOP_ONLY = {
     keys.ANNOTATION_ROLLBACK: "only the loop rolls back a failed rollout",
@@ -40,6 +43,15 @@ def unsupported_without_loop(
     for name in (keys.ANNOTATION_SCALE_BY, keys.ANNOTATION_TARGET_REQUESTS, keys.ANNOTATION_MAX_REPLICAS):
         if annotations.get(name):
             yield _problem(name, "only the loop scales by the requests at the gateways")
+    if takes_default(desired):
+        written = desired.host_placement.written if desired.host_placement is not None else None
+        arguments = written.arguments_field if written is not None else "spec"
+        yield Problem(
+            reason="NotHonoured",
+            field="spec.contextSize" if desired.key.dialect == LLMKUBE else arguments,
+            message=f"sets no context, and a static fleet knows neither the memory of the host nor what runs there: it "
+            f"uses {HOST_CONTEXT_SIZE:,} tokens",
+        )
     in_pods = desired.host_placement is None
     for name in _SLEEP if in_pods else _OVER_SSH if over_ssh else ():
         if annotations.get(name):

@@ -20,7 +20,7 @@ from tests.support.agents import REACHED, agent
 from tests.support.gateways import completion, gateway_process
 from tests.support.loop import eventually, find, http_folder, loop_process
 from tools.localcluster import LocalCluster
-from tools.tiny_model import write_tiny_model
+from tools.tiny_model import Shape, write_tiny_model
 
 pytestmark = pytest.mark.soak
 
@@ -33,7 +33,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     folder = tmp_path_factory.mktemp("hub")
     repository = folder / "acme" / "tiny" / "resolve" / "main"
     repository.mkdir(parents=True)
-    write_tiny_model(repository / "tiny.gguf")
+    write_tiny_model(repository / "tiny.gguf", shape=Shape(context=4096))
     with http_folder(folder) as url:
         yield repository / "tiny.gguf", url
 
@@ -59,9 +59,11 @@ def cluster(
     )
     with (
         pytest.MonkeyPatch.context() as patch,
-        loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop")),
+        loop_process(loop_kubeconfig, tmp_path_factory.mktemp("loop"), start=False) as loop,
         agent(store, *arguments, host=HOST) as running,
     ):
+        loop.environment["HERDSMAN_HUB_URL"] = hub[1]
+        loop.start()
         patch.setenv("HF_ENDPOINT", hub[1])
         running.start()
         yield client
@@ -216,6 +218,24 @@ def test_services_of_both_dialects_sleep_and_wake_for_a_request_through_the_gate
             status, answer = completion(address, name)
             assert status == 200, answer
             assert answer["usage"]["completion_tokens"] >= 1
+
+
+def test_a_service_without_a_context_gets_the_one_of_its_header(cluster: KubeClient, namespace: str) -> None:
+    spec: Json = {"model": {"uri": "hf://acme/tiny", "name": "tiny"}}
+    metadata = placed("fitted", namespace, model_file="tiny.gguf")
+    cluster.create(kinds.LLM_SERVICES, namespace, _object(kinds.LLM_SERVICES, {"metadata": metadata, "spec": spec}))
+
+    def context() -> str:
+        found = find(cluster, kinds.HOST_PROCESSES, namespace, "kserve-fitted")
+        if found is None:
+            return ""
+        argv = found["spec"]["argv"]
+        chosen = (found["metadata"].get("annotations") or {}).get("herdsman.dev/default-context")
+        return f"{chosen} {argv[argv.index('--ctx-size') + 1] if '--ctx-size' in argv else ''}"
+
+    eventually(lambda: context() == "4096 4096", what="the context of the header", timeout_s=60)
+    await_true(cluster, kinds.LLM_SERVICES, namespace, "fitted", "Ready")
+    assert context() == "4096 4096"
 
 
 def _object(kind: Kind, fields: Json) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import yaml
 from automation.catalog.entries import CatalogError
 from automation.catalog.fitting import Room
 from automation.catalog.loading import load
+from examples import demo
 from examples.demo_model import TINY, VARIABLE, DemoModel, demo_model, head, smallest
 from tests.support.model_server import File, FileServer
 
@@ -89,3 +91,28 @@ def test_a_server_that_is_not_there_or_lacks_the_file_is_an_obstacle() -> None:
         port = listening.getsockname()[1]
         assert head(f"http://127.0.0.1:{port}/", timeout_s=0.2)
     assert "cannot be reached" in head(f"http://127.0.0.1:{port}/")
+
+
+def test_a_tool_that_is_not_built_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in os.environ if name.startswith("HERDSMAN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HERDSMAN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    # The demo sets it where it is missing; so it is removed again after the test.
+    monkeypatch.setenv("HERDSMAN_GATEWAY_STORE", "sqlite://")
+    assert demo.main(["up", "--dir", str(tmp_path / "demo")]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Error: `" in shown and "run `make setup`, or `herdsman tools install" in shown
+
+
+def test_brackets_of_an_error_are_no_markup(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise demo.DemoFailed("spec.extraArgs[red]: [/is] wrong")
+
+    monkeypatch.setattr(demo.Demo, "up", fail)
+    assert demo.main(["up", "--dir", str(tmp_path)]) == 1
+    assert "spec.extraArgs[red]: [/is] wrong" in capsys.readouterr().out

@@ -171,3 +171,13 @@ def test_a_context_of_the_kubeconfig_can_be_named(
     kubeconfig.write_text("clusters: []\nusers: []\ncontexts: []\ncurrent-context: none\n")
     assert invoke([*words, "--kubeconfig", str(kubeconfig), "--context", "made-up"]) != 0
     assert "'made-up' in `contexts`" in capsys.readouterr().err
+
+
+def test_help_fills_the_terminal_and_names_no_empty_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["deploy", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "[default: ()]" not in shown
+    flowing = " ".join(shown.split())
+    assert "A file may also have ModelRouters, ModelPools and LoRAAdapters, and is applied as it is." in flowing
+    ragged = [line for line in shown.splitlines() if line.strip() == "ModelRouters, ModelPools and LoRAAdapters"]
+    assert ragged == []

@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from automation.cli.place_options import find_service
 from automation.cli.waiting import WaitEnded, wait_until_ready
-from automation.places.place import Download, Place, PlaceError, ServiceState, State
+from automation.places.place import Download, NoSuchService, Place, PlaceError, ServiceState, State
 
 BASE = ServiceState(namespace="ns", name="chat", state=State.STARTING, phase="Creating", message="it loads")
 
@@ -111,3 +112,17 @@ def test_a_wait_that_ran_out_says_what_to_do() -> None:
     with pytest.raises(WaitEnded) as late:
         wait(of(State.WAITING, reason="InsufficientMemory"), timeout_s=10.0, clock=lambda: next(times))
     assert "herdsman ps" in late.value.hint and "herdsman status chat --watch" in late.value.hint
+
+
+def test_a_service_is_also_found_by_the_id_that_deploy_got() -> None:
+    class Named:
+        def find(self, name: str, namespace: str | None) -> ServiceState:
+            if name != "qwen3-5-4b":
+                raise NoSuchService(f"no service `{name}`", hint="similar names: qwen3-5-4b")
+            return BASE
+
+    place = cast("Place", Named())
+    assert find_service(place, "qwen3.5-4b", None) is find_service(place, "qwen3-5-4b", None) is BASE
+    for missing in ("qwen3.6-4b", "nothing"):
+        with pytest.raises(NoSuchService, match=f"`{missing}`"):
+            find_service(place, missing, None)

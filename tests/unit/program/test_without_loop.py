@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from program.desired.engines import SecretKey
+from program.desired.engines import LlamaCpp, SecretKey
+from program.desired.service import HostPlacement
 from program.static.without_loop import unsupported_without_loop
 from tests.support.builders import service
 
@@ -14,3 +15,12 @@ def test_a_key_that_only_the_loop_makes_has_to_be_made_by_hand() -> None:
     assert problem.field == "metadata.annotations[herdsman.dev/engine-key]"
     assert "create Secret `chat-engine-key`" in problem.message
     assert list(unsupported_without_loop({}, service())) == []
+
+
+def test_a_service_on_a_host_without_a_context_is_told_the_one_that_a_fleet_uses() -> None:
+    on_host = HostPlacement(host="mac")
+    [problem] = unsupported_without_loop({}, service(engine=LlamaCpp(), host_placement=on_host))
+    assert problem.field == "spec.contextSize" and "2,048 tokens" in problem.message
+    sized = service(engine=LlamaCpp(context_size=4096), host_placement=on_host)
+    assert list(unsupported_without_loop({}, sized)) == []
+    assert list(unsupported_without_loop({}, service(engine=LlamaCpp()))) == []
