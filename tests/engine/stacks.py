@@ -38,12 +38,17 @@ class _Programs:
 
     An engine that aborts a run does not wait for its program. The last calls of such a program must not become calls of
     the next run, which would fail: they belong to another event loop.
+
+    The garbage collector is off while a program runs. It ends coroutines of the SDK that earlier tests left unfinished,
+    and the end of such a coroutine registers outputs with the program in whose thread the collector runs.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running = 0
         self._runs = 0
+        self._collects = True
+        """Whether the garbage collector was on before the first program began."""
 
     def watched(self, run: Callable[[LanguageServer, Any, Any], Any]) -> Callable[[LanguageServer, Any, Any], Any]:
         """Wrap `run`, the SDK's handler for an engine that requests a program, to count the calls under way."""
@@ -81,7 +86,12 @@ class _Programs:
 
     def _add(self, number: int) -> None:
         with self._changed:
+            if not self._running:
+                self._collects = gc.isenabled()
+                gc.disable()
             self._running += number
+            if not self._running and self._collects:
+                gc.enable()
             self._changed.notify_all()
 
 
