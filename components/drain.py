@@ -91,12 +91,13 @@ def as_in_hashes(value: object) -> object:
 
     A drain that the service did not ask for is left out. One that the service asked for has its form of that time.
     """
-    if isinstance(value, str):  # most values are texts; this line is hot when many services are rendered
-        return value
     if isinstance(value, dict):
-        known = {key: as_in_hashes(each) for key, each in value.items()}
+        # Most values are texts. Without a call for each, a fleet's hashes take half the time.
+        known = {key: each if isinstance(each, str) else as_in_hashes(each) for key, each in value.items()}
         return without_new_drain(known) if "containers" in known else known
-    return [as_in_hashes(each) for each in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [each if isinstance(each, str) else as_in_hashes(each) for each in value]
+    return value
 
 
 def without_new_drain(pod: Json) -> Json:
