@@ -10,12 +10,12 @@ count the script's version and not its text, and an upgrade does not restart pod
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from components.options import RenderOptions
+from components.scripts import script_without_comments
 from kubeapi.json_types import Json
 from program.desired.engines import SecretKey
 from program.desired.hub import Hub
@@ -196,10 +196,3 @@ def _in_json() -> tuple[str, str]:
         else f"herdsman downloader {SCRIPT_VERSION}"
     )
     return json.dumps(download_script()), json.dumps(stand_in)
-
-
-def script_without_comments(file: str) -> str:
-    """Return a shell script of this package without comments, indentation and empty lines."""
-    text = importlib.resources.files("components").joinpath(file).read_text(encoding="utf-8")
-    lines = (line.strip() for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("#")) + "\n"

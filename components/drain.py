@@ -1,9 +1,8 @@
 """How a pod ends: the engine answers the requests under way before the kubelet stops it. docs/adr/0037.
 
-Called by `components.pod_template`. `components.rendered` asks which fields hashes count, and
-`components.providers.kubernetes_templates` which fields running pods keep. A service can also ask the loop to delay a
-change until its replicas are idle. This module covers each pod, whoever ends it: a rollout, a drained node, an
-autoscaler.
+Called by `components.pod_template`. `components.drained_pods` reads the hooks again, for hashes and for the fields that
+running pods keep. A service can also ask the loop to delay a change until its replicas are idle. This module covers
+each pod, whoever ends it: a rollout, a drained node, an autoscaler.
 """
 
 from __future__ import annotations
@@ -11,29 +10,17 @@ from __future__ import annotations
 import functools
 import math
 
-from components.downloader import script_without_comments
+from components.drained_pods import ASKED, BLIND_S, GRACE, HUNG_S, OWN_ACCORD, SLOTS
+from components.scripts import script_without_comments
 from kubeapi.json_types import Json
 from program.desired.engines import LlamaCpp, LlamaCppRouter
 from program.desired.service import DesiredService
 from program.runtimes import Runtime, runtime_for
 
-BLIND_S = 15
-"""Pause in seconds before an engine stops whose image is unknown, so that it may have no shell for the script."""
 STOP_S = 30
 """Seconds for the engine itself to stop. This is Kubernetes' default."""
-HUNG_S = 25
-"""Grace period in seconds after a failed probe. The requests of an engine that hangs are not waited for."""
-OWN_ACCORD = "drain-by-default"
-"""Name of the script (`$0`) if the service did not ask for a drain."""
-ASKED = "drain"
-"""Name of the script (`$0`) if the service asked for a drain."""
 
 _ANY_ADDRESS = ("", "::", "0.0.0.0")  # noqa: S104 - an address to recognise
-_NAMES = (ASKED, OWN_ACCORD)
-_SLOTS = "slots"
-_COMMAND_LENGTH = 8
-_PROBES = ("livenessProbe", "startupProbe")
-_GRACE = "terminationGracePeriodSeconds"
 
 
 def is_asked_for(desired: DesiredService) -> bool:
@@ -77,7 +64,7 @@ def pre_stop(desired: DesiredService, port: int) -> Json:
 
 def probe_of_drained(probe: Json) -> Json:
     """Copy a probe with HUNG_S as its grace period, unless the user sets one."""
-    return {**probe, _GRACE: probe.get(_GRACE, HUNG_S)}
+    return {**probe, GRACE: probe.get(GRACE, HUNG_S)}
 
 
 @functools.cache
@@ -86,79 +73,12 @@ def drain_script() -> str:
     return script_without_comments("drain.sh")
 
 
-def as_in_hashes(value: object) -> object:
-    """Copy JSON with each pod as versions before the default drain rendered it. Hashes count this copy.
-
-    A drain that the service did not ask for is left out. One that the service asked for has its form of that time.
-    """
-    if isinstance(value, str):  # most values are texts; this line is hot when many services are rendered
-        return value
-    if isinstance(value, dict):
-        known = {key: as_in_hashes(each) for key, each in value.items()}
-        return without_new_drain(known) if "containers" in known else known
-    return [as_in_hashes(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-
-def without_new_drain(pod: Json) -> Json:
-    """Return a pod's spec as versions before the default drain rendered it; an equal copy if the pod has no drain."""
-    containers, by_default = [], False
-    for container in pod["containers"]:
-        command = script_command(container)
-        if command is None:
-            containers.append(container)
-            continue
-        by_default = by_default or command[3] == OWN_ACCORD
-        rest = {key: each for key, each in container.items() if key != "lifecycle"}
-        if (lifecycle := _before(command)) is not None:
-            rest["lifecycle"] = lifecycle
-        containers.append({key: _own_probe(each) if key in _PROBES else each for key, each in rest.items()})
-    return {
-        **{key: each for key, each in pod.items() if not (by_default and key == _GRACE)},
-        "containers": containers,
-    }
-
-
-def script_command(container: object) -> list[str] | None:
-    """Return the command of a container's drain script in this version's form, whatever the script's text, or None."""
-    step = container
-    for key in ("lifecycle", "preStop", "exec", "command"):
-        step = step.get(key) if isinstance(step, dict) else None
-    if not isinstance(step, list) or len(step) != _COMMAND_LENGTH or step[:2] != ["sh", "-c"]:
-        return None
-    return step if step[3] in _NAMES else None
-
-
-def without_script(lifecycle: object) -> object:
-    """Copy a container's hooks without the text of the drain script of any version."""
-    command: object = lifecycle
-    for key in ("preStop", "exec", "command"):
-        command = command.get(key) if isinstance(command, dict) else None
-    if isinstance(command, list) and len(command) > 3 and command[:2] == ["sh", "-c"]:
-        return {"preStop": {"exec": {"command": [*command[:2], *command[3:]]}}} if command[3] in _NAMES else lifecycle
-    return lifecycle
-
-
-def _before(command: list[str]) -> Json | None:
-    """Return the hooks that versions before the default drain rendered for the same settings; None for no hooks."""
-    _, _, _, name, url, left, _, what = command
-    if name == OWN_ACCORD:
-        return None
-    if what != _SLOTS:
-        return {"preStop": {"sleep": {"seconds": BLIND_S}}}
-    script = script_without_comments("drain.v1.sh")
-    return {"preStop": {"exec": {"command": ["sh", "-c", script, ASKED, url, left]}}}
-
-
-def _own_probe(probe: Json) -> Json:
-    return {key: each for key, each in probe.items() if (key, each) != (_GRACE, HUNG_S)}
-
-
 def _question(desired: DesiredService, runtime: Runtime) -> tuple[str, str]:
     """Return the path at which the engine reports its work, and the form of the answer; two empty texts for none."""
     if isinstance(desired.engine, (LlamaCpp, LlamaCppRouter)):
         # In the pod the script has the API key. A llama.cpp router does not answer; for it the script counts
         # connections.
-        return "/slots", _SLOTS
+        return "/slots", SLOTS
     probe = runtime.idle_probe(desired)
     return (probe.path, probe.gauge) if probe is not None and probe.kind == "gauge" else ("", "")
 

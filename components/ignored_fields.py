@@ -1,12 +1,10 @@
 """The fields of rendered objects that other clients may change (annotation `herdsman.dev/drift-ignore`).
 
-`render` calls `with_drift_policy`. The embedded provider reads `IgnoredFields` when it takes over an object that the
-state lacks: Pulumi passes `ignoreChanges` to a provider for updates, but not for this case.
+Called by `render`. The embedded provider reads the fields from `components.providers.ignored_objects`.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -76,33 +74,3 @@ def _found(value: Any, pattern: Path, path: Path) -> Iterator[Path]:
         below = value_at(value, (child,))
         if below is not MISSING:
             yield from _found(below, rest, (*path, child))
-
-
-class IgnoredFields:
-    """The ignored fields of the objects that a Pulumi run is about to make, by object. Thread-safe.
-
-    Only objects with ignored fields are stored.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._paths: dict[tuple[str, str, str], tuple[str, ...]] = {}
-
-    def note(self, objects: Iterable[RenderedObject]) -> None:
-        """Store the ignored fields of each of these objects in place of earlier ones."""
-        with self._lock:
-            for obj in objects:
-                if obj.ignore:
-                    self._paths[_key(obj.manifest)] = obj.ignore
-                else:
-                    self._paths.pop(_key(obj.manifest), None)
-
-    def of(self, manifest: Json) -> tuple[str, ...]:
-        """Return the ignored paths of an object; empty for none."""
-        with self._lock:
-            return self._paths.get(_key(manifest), ()) if self._paths else ()
-
-
-def _key(manifest: Json) -> tuple[str, str, str]:
-    metadata = manifest["metadata"]
-    return str(manifest["kind"]), str(metadata.get("namespace", "")), str(metadata["name"])

@@ -17,7 +17,6 @@ from components.downloader import (
     cache_prep,
     downloader,
     location_in_cache,
-    script_without_comments,
     source_mounts,
 )
 from components.model_files import CACHE_MOUNT, CACHE_VOLUME
@@ -25,6 +24,7 @@ from components.naming import adoption, owner_reference
 from components.options import RenderOptions
 from components.pod_template import once
 from components.rendered import RenderedObject, fingerprint_of
+from components.scripts import script_without_comments
 from kubeapi.json_types import Json
 from program.desired.engines import LlamaCpp
 from program.desired.keys import Owner, ServiceKey

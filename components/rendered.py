@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from components import naming
 from components.downloader import script_by_version
-from components.drain import as_in_hashes
+from components.drained_pods import as_in_hashes
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
@@ -131,7 +131,7 @@ def fingerprint_of(value: object) -> str:
     """Return 16 hex digits of the SHA-256 of a JSON value in canonical form.
 
     The downloader's script counts by its version and not by its text (`components.downloader`). The end of pods counts
-    in the form of the versions before the default drain (`components.drain`). An owner reference counts with
+    in the form of the versions before the default drain (`components.drained_pods`). An owner reference counts with
     `blockOwnerDeletion: false`, which development versions wrote, so that an upgrade runs no engine.
     """
     text = script_by_version(json.dumps(as_in_hashes(value), sort_keys=True, separators=(",", ":")))

@@ -42,12 +42,11 @@ def _has_unusual_number(value: Any) -> bool:
     waiting = [value]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, str):
-            continue
         if isinstance(each, dict):
-            waiting.extend(each.values())
+            # Most values are texts, which need no visit.
+            waiting.extend([child for child in each.values() if not isinstance(child, str)])
         elif isinstance(each, (list, tuple)):
-            waiting.extend(each)
+            waiting.extend([child for child in each if not isinstance(child, str)])
         elif isinstance(each, float) or (isinstance(each, int) and not -_USUAL < each < _USUAL):
             return True
     return False

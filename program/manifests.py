@@ -85,6 +85,10 @@ class Manifests:
     _invalid: set[_Identity] = field(default_factory=set)
     """The invalid Models. `services` fills the set."""
     _files: set[Path] = field(default_factory=set)
+    _by_place: dict[tuple[str, str, str], tuple[Json, ...]] | None = None
+    """All objects by group, kind and namespace, sorted by name; None until `listed` needs them. Services list the
+    adapters of their namespace, so a search in all documents would take time that grows with the square of the fleet.
+    """
 
     def check_allowed(self, desired: DesiredService, *, default: Allowance = DEFAULT) -> None:
         """Raise SpecInvalid, with the field, for a setting that the host does not allow.
@@ -204,10 +208,16 @@ class Manifests:
 
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
         """Find all objects of a kind and a namespace among the files, sorted by name."""
-        shelves = (self._referred, self._services, self._referrers, self._others)
-        documents = [document for shelf in shelves for document in shelf.values()]
-        found = (each for each in documents if _identity(each.cr)[:3] == (kind.group, kind.kind, namespace))
-        return tuple(each.cr for each in sorted(found, key=lambda each: each.name))
+        if self._by_place is None:
+            self._by_place = self._sorted_by_place()
+        return self._by_place.get((kind.group, kind.kind, namespace), ())
+
+    def _sorted_by_place(self) -> dict[tuple[str, str, str], tuple[Json, ...]]:
+        found: dict[tuple[str, str, str], list[Document]] = {}
+        for shelf in (self._referred, self._services, self._referrers, self._others):
+            for document in shelf.values():
+                found.setdefault(_identity(document.cr)[:3], []).append(document)
+        return {place: tuple(each.cr for each in sorted(at, key=lambda each: each.name)) for place, at in found.items()}
 
     def note_unused(self) -> None:
         """Add a note for each document that no service refers to. Call it after all services are parsed."""
@@ -271,6 +281,7 @@ class Manifests:
         except SpecInvalid as error:
             self.errors.append(f"{_named(where, cr)}: {error}")
             return
+        self._by_place = None
         metadata, (group, kind) = cr["metadata"], _group_kind(cr)
         dialect = dialect_of(cr)
         referred = next((each for each in INPUT_KINDS if (each.group, each.kind) == (group, kind)), None)

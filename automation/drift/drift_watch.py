@@ -14,7 +14,7 @@ from datetime import datetime
 from automation.drift.contest import Contests
 from automation.drift.field_drift import ObjectDrift, describe_drift, fields_of, may_have_drifted
 from automation.reconcile.plan import LastRun, LiveObject, ObjectName, Plan
-from components.ignored_fields import IgnoredFields
+from components.providers.ignored_objects import IgnoredFields
 from components.rendered import RenderedObject, RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient

@@ -18,6 +18,7 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.rest import METADATA
 from program.desired.errors import DesiredError, NotYet
+from program.dialects.dialect import Parsed
 from program.dialects.kserve.parse.store_secrets import store_secret
 from program.dialects.registry import INPUT_KINDS, dialect_named, dialect_of
 from program.dialects.status.accepted_version import unless_pending
@@ -41,6 +42,16 @@ class Identity(NamedTuple):
         metadata = obj["metadata"]
         group = str(obj["apiVersion"]).rpartition("/")[0]
         return Identity(group, str(obj["kind"]), str(metadata.get("namespace") or ""), str(metadata["name"]))
+
+
+class _Parse(NamedTuple):
+    """One parsed service."""
+
+    cr: Json
+    """The custom resource. While it is kept, no other object has its id."""
+    outcome: Parsed | DesiredError
+    seen: Mapping[Identity, Json | None]
+    """The answers to the parser's lookups."""
 
 
 class PreviewLookup:
@@ -68,6 +79,9 @@ class PreviewLookup:
         self._known: dict[Identity, Json | None] = {}
         self._lists: dict[tuple[Kind, str], tuple[Json, ...]] = {}
         self._postponed: dict[Kind, set[Identity]] | None = None
+        self._parsed: dict[int, _Parse] = {}
+        """The parsed services, by the id of the custom resource."""
+        self._is_ready: dict[Identity, bool] = {}
         self.notes: dict[str, None] = {}
         """Kinds that could not be read, each once."""
         self.seen: dict[Identity, Json | None] = {}
@@ -90,8 +104,11 @@ class PreviewLookup:
     def listed(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
         """Return all objects of a kind in a namespace as they would be, by name."""
         if (kind, namespace) not in self._lists:
-            self._lists[kind, namespace] = self._list(kind, namespace)
-        live = self._lists[kind, namespace]
+            self._lists[kind, namespace] = self._as_they_would_be(kind, namespace)
+        return self._lists[kind, namespace]
+
+    def _as_they_would_be(self, kind: Kind, namespace: str) -> tuple[Json, ...]:
+        live = self._list(kind, namespace)
         if kind is kinds.LORA_ADAPTERS:
             # While a change waits for its approval, replicas keep the accepted version.
             live = tuple(used for each in live if (used := unless_pending(each)) is not None)
@@ -134,11 +151,30 @@ class PreviewLookup:
         """Return the objects that were looked up since `seen` was last emptied, sorted by kind and name."""
         return [obj for _, obj in sorted(self.seen.items()) if obj is not None]
 
+    def parse(self, cr: Json) -> Parsed:
+        """Parse a service. `seen` then has what its parser looked up, found or not. Raises as the parser does.
+
+        A custom resource is parsed once, because all lookups have the same answers. So it must not be changed.
+        """
+        done = self._parsed.get(id(cr))
+        if done is None:
+            self.seen = {}
+            try:
+                outcome: Parsed | DesiredError = dialect_named(dialect_of(cr)).parse(cr, self)
+            except DesiredError as error:
+                outcome = error
+            done = _Parse(cr, outcome, self.seen)
+            if not self._postponed:
+                self._parsed[id(cr)] = done
+        self.seen = dict(done.seen)
+        if isinstance(done.outcome, DesiredError):
+            raise done.outcome
+        return done.outcome
+
     def references_of(self, cr: Json) -> KeysView[Identity]:
         """Return all objects that the parser of a service looks up, found or not."""
-        self.seen = {}
         with suppress(DesiredError):  # lookups before the error count, and the preview reports the error
-            dialect_named(dialect_of(cr)).parse(cr, self)
+            self.parse(cr)
         return self.seen.keys()
 
     def models_not_ready(self) -> Iterator[str]:
@@ -146,8 +182,11 @@ class PreviewLookup:
         from program.dialects.llmkube.status.model import known_status
 
         for identity, found in self.seen.items():
-            is_model = identity.kind == kinds.MODELS.kind and found is not None
-            if is_model and known_status(found or {}).get("phase") != "Ready":
+            if identity.kind != kinds.MODELS.kind or found is None:
+                continue
+            if identity not in self._is_ready:
+                self._is_ready[identity] = known_status(found).get("phase") == "Ready"
+            if not self._is_ready[identity]:
                 yield identity.name
 
     def prefetch(self, services: Sequence[Json], ask: Ask) -> None:

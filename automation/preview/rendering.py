@@ -30,7 +30,7 @@ from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, ANNOTATION_MODE, ServiceKey
 from program.desired.replicas import with_replicas
 from program.desired.service import DesiredService
-from program.dialects.registry import LLMKUBE, dialect_named, key_of
+from program.dialects.registry import LLMKUBE, key_of
 from program.dialects.status.conditions import Reason, is_asleep
 from program.dialects.status.policy_condition import is_denied
 
@@ -77,9 +77,8 @@ def render_subject(
     """
     cr, key, look = subject.cr, subject.key, subject.look
     notes, problem = [*_waits_for(cr, live), *_left_to_upstream(subject, live)], None
-    look.seen = {}
     try:
-        parsed = dialect_named(key.dialect).parse(cr, look)
+        parsed = look.parse(cr)
     except ModelNotReady as error:
         why = f"{error.why} in namespace `{key.namespace}`"
         return Rendering(problem=Problem(reason=error.reason, message=why, field=error.field))

@@ -17,7 +17,7 @@ from automation.reconcile.actions import (
 )
 from automation.serving.replicas import Replicas, generation_of
 from components import naming
-from components.drain import HUNG_S
+from components.drained_pods import HUNG_S
 from kubeapi import kinds
 from kubeapi.client import STRATEGIC_PATCH, KubeClient
 from kubeapi.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests

@@ -65,7 +65,7 @@ from automation.telemetry.service_metrics import ServiceCollector
 from automation.workqueue.precedence import Precedence
 from automation.workqueue.queue import WorkQueue
 from automation.workqueue.resync import Resync
-from components.ignored_fields import IgnoredFields
+from components.providers.ignored_objects import IgnoredFields
 from components.providers.kubernetes import KubernetesProvider
 from components.providers.plugin_server import PluginServer
 from kubeapi import kinds

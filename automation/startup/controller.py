@@ -33,7 +33,7 @@ from automation.serving.sleep import SleepController
 from automation.status.event_recorder import EventRecorder
 from automation.status.writer import StatusWriter
 from automation.telemetry.metrics import Metrics
-from components.ignored_fields import IgnoredFields
+from components.providers.ignored_objects import IgnoredFields
 from components.render import RenderOptions
 from kubeapi.client import KubeClient
 from program.desired.keys import ServiceKey

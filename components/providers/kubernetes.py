@@ -24,9 +24,9 @@ from google.protobuf import empty_pb2
 from pulumi.runtime.proto import provider_pb2
 
 from components import naming
-from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_diff as diffs
 from components.providers import kubernetes_objects as objects
+from components.providers.ignored_objects import IgnoredFields
 from components.providers.kubernetes_calls import KubernetesCalls
 from components.providers.kubernetes_diff import Change
 from components.providers.kubernetes_errors import Code, Refused

@@ -19,8 +19,8 @@ from typing import Any
 
 import structlog
 
-from components.ignored_fields import IgnoredFields
 from components.providers import kubernetes_objects as objects
+from components.providers.ignored_objects import IgnoredFields
 from components.providers.kubernetes_clearing import apply_over
 from components.providers.kubernetes_diff import MISSING, parse_path, value_at, with_value
 from components.providers.kubernetes_errors import Code, Refused, about_uid, immutable_fields, refusal, role_is_late

@@ -3,9 +3,9 @@
 These values are the downloader's script, the hooks at the end of pods, and fields that hashes do not count
 (`components.uncounted_fields`). Called by `components.providers.kubernetes` and `kubernetes_calls`, and by previews.
 The renderers put a hash of the pod template on each Deployment. The hash counts the downloader's script by its version
-only (`components.downloader`), and does not count the default drain (`components.drain`). Kubernetes compares text and
-would restart all pods for another text. So these values stay while the hash is the same. docs/adr/0008, docs/adr/0037,
-docs/adr/0042.
+only (`components.downloader`), and does not count the default drain (`components.drained_pods`). Kubernetes compares
+text and would restart all pods for another text. So these values stay while the hash is the same. docs/adr/0008,
+docs/adr/0037, docs/adr/0042.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from components import naming, uncounted_fields
-from components.drain import without_new_drain, without_script
+from components.drained_pods import without_new_drain, without_script
 from components.providers.kubernetes_diff import Path, value_at, with_value
 from components.providers.kubernetes_ownership import holds
 from components.providers.kubernetes_records import applied_fields

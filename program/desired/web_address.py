@@ -140,7 +140,8 @@ def check_characters(text: str) -> None:
     """Refuse the characters that parsers disagree on. Raises AddressInvalid."""
     if "\\" in text:
         raise AddressInvalid("contains a backslash; write `/`")
-    if any(character.isspace() or not character.isprintable() for character in text):
+    # A space is the only white space that counts as printable.
+    if " " in text or not text.isprintable():
         raise AddressInvalid("contains white space or control characters")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 
 from components import naming
-from components.drain import as_in_hashes
+from components.drained_pods import as_in_hashes
 from components.render import RenderOptions, render
 from kubeapi.client import STRATEGIC_PATCH, KubeClient
 from kubeapi.kinds import DEPLOYMENTS

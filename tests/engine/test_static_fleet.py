@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import shutil
 import subprocess
@@ -284,3 +286,47 @@ def test_a_failed_up_of_plain_pulumi_ends_with_what_is_wrong(plain_pulumi: Pulum
     assert "Create the namespace first" in said
     assert "Traceback" not in said
     assert "KeyboardInterrupt" not in said
+
+
+def test_what_earlier_programs_left_unfinished_ends_outside_of_a_run(fleet: Fleet) -> None:
+    """The end of an SDK's unfinished coroutine inside of a run would register outputs of another event loop there."""
+    ended_in: list[object] = []
+
+    async def unfinished() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended_in.append(_running_loop())
+
+    async def starts() -> None:
+        # The cycle keeps the coroutine until the collector finds it.
+        cycle: list[object] = []
+        coroutine = unfinished()
+        coroutine.send(None)
+        cycle += [cycle, coroutine]
+
+    def program() -> Awaitable[None]:
+        async def run() -> None:
+            await starts()
+            for _ in range(1000):
+                [[] for _ in range(100)]  # enough for the collector, if it is on
+            await fleet.program()
+
+        return run()
+
+    fleet.write(service("chat"))
+    threshold = gc.get_threshold()
+    gc.set_threshold(50, 2, 2)
+    try:
+        fleet.stack.up(program)
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert ended_in == [None]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -11,7 +11,7 @@ from automation.drift.drift_watch import Considered, DriftWatch
 from automation.drift.field_drift import owned_text
 from automation.reconcile.plan import LastRun, LiveObject, ObjectName, make_plan
 from components import naming
-from components.ignored_fields import IgnoredFields
+from components.providers.ignored_objects import IgnoredFields
 from components.rendered import RenderedObject, RenderedService
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound

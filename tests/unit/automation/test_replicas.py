@@ -14,7 +14,7 @@ from automation.serving.readiness import MOST_REPLACED, Proofs
 from automation.serving.replicas import ReplicaReview, Replicas
 from automation.serving.stall_watch import StallWatch
 from automation.status.event_recorder import EventRecorder
-from components.drain import HUNG_S
+from components.drained_pods import HUNG_S
 from kubeapi.json_types import Json
 from program.desired.engines import SecretKey
 from program.desired.facts import Problem

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 
-from components.downloader import SCRIPT_VERSION, download_script, script_by_version, script_without_comments
+from components.downloader import SCRIPT_VERSION, download_script, script_by_version
 from components.drain import drain_script
 from components.rendered import fingerprint_of
+from components.scripts import script_without_comments
 
 
 def canonical(value: object) -> str:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from components.downloader import script_without_comments
-from components.drain import HUNG_S, as_in_hashes, drain_script
+from components.drain import drain_script
+from components.drained_pods import HUNG_S, as_in_hashes
 from components.render import render
 from components.rendered import fingerprint_of
+from components.scripts import script_without_comments
 from program.desired.engines import (
     EngineSettings,
     Generic,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from components import naming
-from components.ignored_fields import IgnoredFields, with_drift_policy
+from components.ignored_fields import with_drift_policy
+from components.providers.ignored_objects import IgnoredFields
 from components.providers.kubernetes_diff import parse_path
 from components.providers.kubernetes_ownership import left_to_others
 from components.rendered import RenderedObject, RenderedService

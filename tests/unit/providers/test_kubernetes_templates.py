@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from components.drain import as_in_hashes, drain_script
+from components.drain import drain_script
+from components.drained_pods import as_in_hashes
 from components.providers.kubernetes_templates import keeping_drain, keeping_script
 from program.desired.service import DesiredService, RolloutPolicy
 from tests.support.builders import service
