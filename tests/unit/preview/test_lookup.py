@@ -126,3 +126,13 @@ def test_references_are_the_objects_that_exist() -> None:
     client: Any = FakeClient(model("m1"), model("d1"))
     assert [each["metadata"]["name"] for each in find_references(client, service(1))] == ["d1", "m1"]
     assert [each["metadata"]["name"] for each in find_references(client, service(2))] == []
+
+
+def test_a_service_is_parsed_once_and_its_lookups_are_known_again() -> None:
+    client: Any = FakeClient(model("m1"), model("d1"), model("m2"), model("d2"))
+    look, one = PreviewLookup(client), service(1)
+    parsed = look.parse(one)
+    references = list(look.seen)
+    look.parse(service(2))
+    assert look.parse(one) is parsed
+    assert list(look.seen) == references

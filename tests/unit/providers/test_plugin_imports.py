@@ -1,4 +1,4 @@
-"""Modules that the Kubernetes plugin must not import, because each run of a static fleet waits for its start."""
+"""Modules that the Kubernetes plugin must not import. Each run of a static fleet starts the plugin and waits for it."""
 
 from __future__ import annotations
 
