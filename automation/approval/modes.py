@@ -8,7 +8,7 @@ rendered or the live objects change, so a waiting service costs nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -62,10 +62,16 @@ def approved(cr: Json) -> str:
 
 def pending_change(preview: ServicePreview, *, paused: bool) -> PendingChange:
     """Describe the change that is held back, in the length of a status."""
-    changes = [each[:LONGEST_CHANGE] for each in phrases(preview)]
-    if len(changes) > MOST_CHANGES:
-        changes = [*changes[: MOST_CHANGES - 1], f"and {len(changes) - MOST_CHANGES + 1} more"]
-    return PendingChange(digest=preview.digest, summary=summary(preview), changes=tuple(changes), paused=paused)
+    changes = shortened(phrases(preview))
+    return PendingChange(digest=preview.digest, summary=summary(preview), changes=changes, paused=paused)
+
+
+def shortened(described: Iterable[str]) -> tuple[str, ...]:
+    """Return the phrases that describe a change, in the length of a status."""
+    made = [each[:LONGEST_CHANGE] for each in described]
+    if len(made) > MOST_CHANGES:
+        made = [*made[: MOST_CHANGES - 1], f"and {len(made) - MOST_CHANGES + 1} more"]
+    return tuple(made)
 
 
 @dataclass

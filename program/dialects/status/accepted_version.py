@@ -12,7 +12,7 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.desired.facts import PendingChange
 from program.desired.keys import ANNOTATION_MODE
-from program.dialects.status.conditions import Reason, Type, drop_conditions, set_condition
+from program.dialects.status.conditions import Reason, Type, condition_of, drop_conditions, set_condition
 from program.dialects.status.phase import approval_text
 from program.dialects.status.policy_condition import allows_version
 
@@ -52,12 +52,6 @@ def version_in_use(cr: Json, *, awaits: bool) -> Json | None:
 def unless_pending(cr: Json) -> Json | None:
     """Return a resource with its accepted spec while its change is pending; None if it was never accepted."""
     return with_accepted(cr) if condition_of(cr, Type.CHANGE_PENDING).get("status") == "True" else cr
-
-
-def condition_of(cr: Json, kind: str) -> Json:
-    """Return a condition of a resource; empty if it has none of this type."""
-    conditions = (cr.get("status") or {}).get("conditions") or ()
-    return next((dict(each) for each in conditions if each.get("type") == kind), {})
 
 
 def with_version(
