@@ -16,6 +16,8 @@ from automation.preview.changes import ServicePreview
 from automation.preview.report import phrases, summary
 from automation.reconcile.plan import LiveObject
 from components.rendered import RenderedService
+from kubeapi import kinds
+from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import PendingChange
@@ -53,6 +55,13 @@ def mode_of(cr: Json, namespace_annotations: Mapping[str, str]) -> Mode:
                 raise SpecInvalid(field=f"metadata.annotations[{ANNOTATION_MODE}]{where}", why=why)
             return found
     return "Apply"
+
+
+def read_namespace_annotations(client: KubeClient, namespace: str) -> Mapping[str, str]:
+    """Read the annotations of a namespace from the API server; none if it does not exist. Raises ApiError."""
+    # A list of one: the loop may list and watch namespaces, and not get them.
+    found = client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"]
+    return (found[0]["metadata"].get("annotations") or {}) if found else {}
 
 
 def approved(cr: Json) -> str:

@@ -17,8 +17,6 @@ from automation.approval.modes import Mode, approved, mode_of, shortened
 from automation.approval.policy_checker import Verdict
 from automation.approval.resource_policies import with_verdict
 from automation.engine.differences import differences
-from kubeapi import kinds
-from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import PendingChange, Problem
@@ -134,17 +132,6 @@ def pending_change(cr: Json, digest: str, *, paused: bool) -> PendingChange:
     fields = differences(known["spec"], spec) or ("in another order",)
     changes = shortened(f"update {named}: {each}" for each in fields)
     return PendingChange(digest=digest, summary="1 to change", changes=changes, paused=paused)
-
-
-def namespace_annotations_now(client: KubeClient) -> Callable[[str], Mapping[str, str]]:
-    """Return a function that reads the annotations of a namespace from the API server. It raises ApiError."""
-
-    def read(namespace: str) -> Mapping[str, str]:
-        # A list of one: the loop may list and watch namespaces, and not get them.
-        found = client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"]
-        return (found[0]["metadata"].get("annotations") or {}) if found else {}
-
-    return read
 
 
 def _is_valid(cr: Json) -> bool:
