@@ -74,7 +74,7 @@ def with_version(
     conditions: Any = list(made.get("conditions") or ())
     if pending is None and not waits:
         return {**made, "conditions": drop_conditions(conditions, Type.CHANGE_PENDING)}
-    said: tuple[Any, str, str] = ("False", NOTHING_PENDING, "The version of the spec is in use")
+    said: tuple[Any, str, str] = ("False", NOTHING_PENDING, "No change waits for approval")
     if problem:
         said = "True", Reason.SPEC_INVALID, problem
     elif pending is not None:
