@@ -26,9 +26,9 @@ from program.dialects.status.policy_condition import is_denied
 class LiveResources:
     """The resources of the cluster that a preview shows."""
 
+    look: PreviewLookup
     found: list[AppliedDocument] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    look: PreviewLookup | None = None
 
     def notes(self) -> Iterator[str]:
         """Yield why changes wait."""
@@ -41,7 +41,7 @@ class LiveResources:
 
 def find_resources(client: KubeClient, namespace: str | None, names: Iterable[tuple[str, str]]) -> LiveResources:
     """Read the named resources. `names` are the word of `REFERRERS` and the name. Raises ApiError."""
-    resources = LiveResources(look=PreviewLookup(client))
+    resources = LiveResources(PreviewLookup(client))
     for word, name in names:
         kind = REFERRERS[word]
         found: list[Json] = []
@@ -56,7 +56,7 @@ def find_resources(client: KubeClient, namespace: str | None, names: Iterable[tu
 
 def find_changed_resources(client: KubeClient, namespace: str | None) -> LiveResources:
     """Read the resources whose change is held back, of the kinds that the caller may list. Raises ApiError."""
-    resources = LiveResources(look=PreviewLookup(client))
+    resources = LiveResources(PreviewLookup(client))
     for kind in REFERRERS.values():
         with suppress(NotFound, Forbidden):
             found = map(_as_applied, client.list(kind, namespace)["items"])

@@ -210,7 +210,7 @@ def _with_first_autoscaler(
     later = render(desired, options.model_copy(update={"requests_autoscaled": True})).objects
     added = tuple(each for each in later if (each.kind, each.name) not in known)
     notes += [f"{each.kind} {each.name} follows after the first replica exists" for each in added]
-    *first, last = rendered.objects
+    *first, last = rendered.objects  # the last one runs the pods (`components.render`)
     return replace(rendered, objects=(*first, *added, last))
 
 
