@@ -10,7 +10,7 @@ from components.options import RenderOptions
 from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 from program.desired.workloads import PodSet, Workloads
-from program.dialects.pods.engine import CONTAINERS
+from program.dialects.registry import ENGINE_CONTAINERS
 
 _SERVING = ("main", "prefill")
 """The sets of pods that run an engine."""
@@ -39,7 +39,7 @@ def with_adapters(workloads: Workloads, desired: DesiredService, options: Render
 
 def _with_downloads(template: Json, desired: DesiredService, options: RenderOptions) -> Json:
     spec = template["spec"]
-    if not any(each.get("name") in CONTAINERS for each in spec.get("containers") or ()):
+    if not any(each.get("name") in ENGINE_CONTAINERS for each in spec.get("containers") or ()):
         return template
     volumes, mount, downloads = adapter_downloads(
         desired.adapters, options, pod_security=spec.get("securityContext") or {}, hub_token=None
@@ -49,7 +49,9 @@ def _with_downloads(template: Json, desired: DesiredService, options: RenderOpti
         "volumes": [*there, *(each for each in volumes if each not in there)],
         "initContainers": [*(spec.get("initContainers") or ()), *downloads],
         "containers": [
-            {**each, "volumeMounts": [*(each.get("volumeMounts") or ()), mount]} if each["name"] in CONTAINERS else each
+            {**each, "volumeMounts": [*(each.get("volumeMounts") or ()), mount]}
+            if each["name"] in ENGINE_CONTAINERS
+            else each
             for each in spec["containers"]
         ],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from automation.adoption.ownership import is_managed
-from automation.approval.modes import Mode, Modes, approved, mode_of
+from automation.approval.modes import Mode, Modes, approved, mode_of, read_namespace_annotations
 from automation.approval.policy_checker import PolicyChecker
 from automation.cache.cluster_cache import ClusterCache
 from automation.cache.service_cache import SPREAD_S
@@ -49,11 +49,9 @@ def modes_now(
     Raises EngineFailed when the API server does not answer.
     """
     try:
-        # A list of one: the loop may list and watch namespaces, and not get them.
-        found = client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"]
+        said = read_namespace_annotations(client, namespace)
     except ApiError as error:
         raise EngineFailed(APPLY_FAILED, f"the mode of namespace `{namespace}` cannot be read: {error}") from error
-    said = (found[0]["metadata"].get("annotations") or {}) if found else {}
     return {key: _mode(cr, said, controller_class) for key, cr in services.items()}
 
 

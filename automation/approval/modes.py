@@ -8,7 +8,7 @@ rendered or the live objects change, so a waiting service costs nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,6 +16,8 @@ from automation.preview.changes import ServicePreview
 from automation.preview.report import phrases, summary
 from automation.reconcile.plan import LiveObject
 from components.rendered import RenderedService
+from kubeapi import kinds
+from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import PendingChange
@@ -55,6 +57,13 @@ def mode_of(cr: Json, namespace_annotations: Mapping[str, str]) -> Mode:
     return "Apply"
 
 
+def read_namespace_annotations(client: KubeClient, namespace: str) -> Mapping[str, str]:
+    """Read the annotations of a namespace from the API server; none if it does not exist. Raises ApiError."""
+    # A list of one: the loop may list and watch namespaces, and not get them.
+    found = client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"]
+    return (found[0]["metadata"].get("annotations") or {}) if found else {}
+
+
 def approved(cr: Json) -> str:
     """Return the digest of the change that was approved last; empty for none."""
     return str((cr["metadata"].get("annotations") or {}).get(ANNOTATION_APPROVED, "")).strip()
@@ -62,10 +71,16 @@ def approved(cr: Json) -> str:
 
 def pending_change(preview: ServicePreview, *, paused: bool) -> PendingChange:
     """Describe the change that is held back, in the length of a status."""
-    changes = [each[:LONGEST_CHANGE] for each in phrases(preview)]
-    if len(changes) > MOST_CHANGES:
-        changes = [*changes[: MOST_CHANGES - 1], f"and {len(changes) - MOST_CHANGES + 1} more"]
-    return PendingChange(digest=preview.digest, summary=summary(preview), changes=tuple(changes), paused=paused)
+    changes = shortened(phrases(preview))
+    return PendingChange(digest=preview.digest, summary=summary(preview), changes=changes, paused=paused)
+
+
+def shortened(described: Iterable[str]) -> tuple[str, ...]:
+    """Return the phrases that describe a change, in the length of a status."""
+    made = [each[:LONGEST_CHANGE] for each in described]
+    if len(made) > MOST_CHANGES:
+        made = [*made[: MOST_CHANGES - 1], f"and {len(made) - MOST_CHANGES + 1} more"]
+    return tuple(made)
 
 
 @dataclass

@@ -13,18 +13,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from automation.approval.modes import LONGEST_CHANGE, MOST_CHANGES, Mode, approved, mode_of
+from automation.approval.modes import Mode, approved, mode_of, shortened
 from automation.approval.policy_checker import Verdict
 from automation.approval.resource_policies import with_verdict
 from automation.engine.differences import differences
-from kubeapi import kinds
-from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import PendingChange, Problem
 from program.dialects.llmkube.parse.referrers import check_referrer
-from program.dialects.status.accepted_version import accepted_version, condition_of, with_version
-from program.dialects.status.conditions import Reason, Type
+from program.dialects.status.accepted_version import accepted_version, with_version
+from program.dialects.status.conditions import Reason, Type, condition_of
 
 _DIGITS = 16
 
@@ -132,21 +130,8 @@ def pending_change(cr: Json, digest: str, *, paused: bool) -> PendingChange:
     if known is None:
         return PendingChange(digest=digest, summary="1 to create", changes=(f"create {named}",), paused=paused)
     fields = differences(known["spec"], spec) or ("in another order",)
-    changes = [f"update {named}: {each}"[:LONGEST_CHANGE] for each in fields]
-    if len(changes) > MOST_CHANGES:
-        changes = [*changes[: MOST_CHANGES - 1], f"and {len(changes) - MOST_CHANGES + 1} more"]
-    return PendingChange(digest=digest, summary="1 to change", changes=tuple(changes), paused=paused)
-
-
-def namespace_annotations_now(client: KubeClient) -> Callable[[str], Mapping[str, str]]:
-    """Return a function that reads the annotations of a namespace from the API server. It raises ApiError."""
-
-    def read(namespace: str) -> Mapping[str, str]:
-        # A list of one: the loop may list and watch namespaces, and not get them.
-        found = client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"]
-        return (found[0]["metadata"].get("annotations") or {}) if found else {}
-
-    return read
+    changes = shortened(f"update {named}: {each}" for each in fields)
+    return PendingChange(digest=digest, summary="1 to change", changes=changes, paused=paused)
 
 
 def _is_valid(cr: Json) -> bool:

@@ -24,8 +24,7 @@ from components.rendered import fingerprint_of
 from kubeapi.json_types import Json, JsonView
 from program.desired.keys import LABEL_DIALECT, LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND
 from program.desired.quantities import read_quantity
-from program.dialects.pods.engine import CONTAINERS
-from program.dialects.registry import KINDS
+from program.dialects.registry import ENGINE_CONTAINERS, KINDS
 from program.runtimes.flags import number_of
 
 
@@ -262,7 +261,7 @@ def pod(obj: Json) -> Json:
 
 def workload_pod(obj: Json) -> Json:
     """Reduce a pod of KServe or llmaz as `pod` does. Its engine is found by the container's name first."""
-    engine = engine_of(obj, CONTAINERS)
+    engine = engine_of(obj, ENGINE_CONTAINERS)
     engine.pop("foreign", None)
     return {**pod(obj), "engine": engine}
 

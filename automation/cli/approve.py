@@ -22,7 +22,7 @@ from automation.places.service_view import conditions_of, observed_generation, p
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError
 from kubeapi.json_types import Json
-from program.dialects.registry import kind_of
+from program.dialects.registry import kind_of, split_referrer
 from program.dialects.status.conditions import Reason
 
 EXIT_NOTHING_PENDING = 2
@@ -112,7 +112,7 @@ def approve(
     if result not in ("approved", "applied"):
         complain(
             f"the change is approved, but the loop has not applied it yet: {result}",
-            hint=f"see `herdsman describe {name}`",
+            hint=f"see `herdsman {'describe' if split_referrer(name) is None else 'preview --live'} {name}`",
         )
         raise typer.Exit(1)
 
@@ -170,7 +170,8 @@ def _outcome(client: KubeClient, service: Json, pending: Json, *, timeout_s: flo
         if now is not None and now.get("digest") != pending["digest"]:
             return "changed"
         if time.monotonic() > deadline:
-            return f"{ready.get('reason', 'Unknown')}: {ready.get('message', '')}"
+            said = ready or _condition(found, "ChangePending")  # a ModelRouter has no condition Ready
+            return f"{said.get('reason', 'Unknown')}: {said.get('message', '')}"
         time.sleep(LOOK_S)
 
 

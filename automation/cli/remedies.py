@@ -6,7 +6,7 @@ from agent.contract import ProcessReason
 from agent.sources.errors import Reason
 from automation.places.place import ServiceState
 
-_REMEDIES = {
+_REMEDIES: dict[str, str] = {
     Reason.UNREACHABLE: "check the network; the download goes on by itself. A bundle carries models to machines "
     "without one (`herdsman bundle create`)",
     Reason.UNAUTHORIZED: "the model is gated or private, or does not exist: accept its licence on its page, and give "
@@ -28,5 +28,4 @@ _REMEDIES = {
 
 def remedy(service: ServiceState) -> str:
     """Return what to do, for a person; empty where nothing better than the logs is known."""
-    text = next((words for reason, words in _REMEDIES.items() if reason.value == service.reason), "")
-    return text.format(name=service.name)
+    return _REMEDIES.get(service.reason, "").format(name=service.name)

@@ -21,10 +21,8 @@ from kubeapi.errors import ApiError, Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
 from kubeapi.pods import log_lines
 from program.dialects.llmaz.naming import LABEL_GROUP
-from program.dialects.registry import key_of
+from program.dialects.registry import ENGINE_CONTAINERS, key_of
 
-ENGINES = ("main", "model-runner")
-"""Names of the containers in which KServe and llmaz run the engine. Other containers can precede them."""
 _LLMAZ = frozenset({"llmaz", "llmaz-service"})
 _LIMIT_BYTES = 1 << 20
 GAP = "... lines are missing here, because the log grows faster than it is read\n"
@@ -67,7 +65,7 @@ def pods_of(client: KubeClient, namespace: str | None, dialects: Iterable[str], 
 def engine_container(pod: Json) -> str:
     """Return the name of the container that runs the engine."""
     named = [str(each["name"]) for each in pod["spec"]["containers"]]
-    return next((each for each in named if each in ENGINES), named[0])
+    return next((each for each in named if each in ENGINE_CONTAINERS), named[0])
 
 
 def replicas_in_cluster(client: KubeClient, service: Json) -> list[Replica]:

@@ -17,8 +17,8 @@ from kubeapi.errors import Forbidden, NotFound
 from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.dialects.registry import REFERRERS
-from program.dialects.status.accepted_version import accepted_version, condition_of, with_accepted
-from program.dialects.status.conditions import Reason, Type
+from program.dialects.status.accepted_version import accepted_version, with_accepted
+from program.dialects.status.conditions import Reason, Type, condition_of
 from program.dialects.status.policy_condition import is_denied
 
 
@@ -26,9 +26,9 @@ from program.dialects.status.policy_condition import is_denied
 class LiveResources:
     """The resources of the cluster that a preview shows."""
 
+    look: PreviewLookup
     found: list[AppliedDocument] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    look: PreviewLookup | None = None
 
     def notes(self) -> Iterator[str]:
         """Yield why changes wait."""
@@ -41,7 +41,7 @@ class LiveResources:
 
 def find_resources(client: KubeClient, namespace: str | None, names: Iterable[tuple[str, str]]) -> LiveResources:
     """Read the named resources. `names` are the word of `REFERRERS` and the name. Raises ApiError."""
-    resources = LiveResources(look=PreviewLookup(client))
+    resources = LiveResources(PreviewLookup(client))
     for word, name in names:
         kind = REFERRERS[word]
         found: list[Json] = []
@@ -50,18 +50,17 @@ def find_resources(client: KubeClient, namespace: str | None, names: Iterable[tu
         if not found:
             where = f" in namespace `{namespace}`" if namespace else ""
             resources.errors.append(f"no {kind.kind} `{name}`{where}")
-        resources.found += [_as_applied({**cr, "apiVersion": kind.api_version, "kind": kind.kind}) for cr in found]
+        resources.found += map(_as_applied, found)
     return resources
 
 
 def find_changed_resources(client: KubeClient, namespace: str | None) -> LiveResources:
     """Read the resources whose change is held back, of the kinds that the caller may list. Raises ApiError."""
-    resources = LiveResources(look=PreviewLookup(client))
+    resources = LiveResources(PreviewLookup(client))
     for kind in REFERRERS.values():
         with suppress(NotFound, Forbidden):
-            for cr in client.list(kind, namespace)["items"]:
-                applied = _as_applied({**cr, "apiVersion": kind.api_version, "kind": kind.kind})
-                resources.found += [applied] if applied.changed else []
+            found = map(_as_applied, client.list(kind, namespace)["items"])
+            resources.found += (each for each in found if each.changed)
     return resources
 
 

@@ -31,7 +31,7 @@ from program.desired.keys import ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE
 from program.desired.replicas import with_replicas
 from program.desired.service import DesiredService
 from program.dialects.registry import LLMKUBE, key_of
-from program.dialects.status.conditions import Reason, is_asleep
+from program.dialects.status.conditions import Reason, is_asleep, ready_condition
 from program.dialects.status.policy_condition import is_denied
 
 _SETS = ("Deployment", "LeaderWorkerSet")
@@ -210,13 +210,12 @@ def _with_first_autoscaler(
     later = render(desired, options.model_copy(update={"requests_autoscaled": True})).objects
     added = tuple(each for each in later if (each.kind, each.name) not in known)
     notes += [f"{each.kind} {each.name} follows after the first replica exists" for each in added]
-    *first, last = rendered.objects
+    *first, last = rendered.objects  # the last one runs the pods (`components.render`)
     return replace(rendered, objects=(*first, *added, last))
 
 
 def _is_waking(cr: Json) -> bool:
-    conditions = (cr.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("reason") == Reason.WAKING for each in conditions)
+    return bool(ready_condition(cr).get("reason") == Reason.WAKING)
 
 
 def _live_replicas(desired: DesiredService, live: Live) -> int | None:

@@ -8,6 +8,7 @@ may need it to fill the caches.
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable
@@ -20,10 +21,10 @@ import structlog
 from agent.proxy.collector import ProxyCollector
 from automation.admission.quota_controller import QuotaController
 from automation.approval.approval import Approval, comparing, every_service, is_current, services_with_adapters
-from automation.approval.modes import Modes
+from automation.approval.modes import Modes, read_namespace_annotations
 from automation.approval.policy_checker import PolicyChecker
 from automation.approval.resource_policies import ResourcePolicies
-from automation.approval.resource_versions import ResourceVersions, namespace_annotations_now
+from automation.approval.resource_versions import ResourceVersions
 from automation.cache.cluster_cache import ClusterCache
 from automation.certificates.issuing import CertificateIssuer, CertificateWatch
 from automation.controller import Controller
@@ -210,7 +211,7 @@ def assemble(
     versions = ResourceVersions(
         policies=of_resources.verdict,
         annotations=cluster.namespace_annotations,
-        annotations_now=namespace_annotations_now(client),
+        annotations_now=functools.partial(read_namespace_annotations, client),
     )
 
     def pool_gone(namespace: str, name: str) -> None:

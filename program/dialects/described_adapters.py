@@ -14,7 +14,8 @@ from program.desired.adapter import AdapterFile, AdapterReason
 from program.desired.workloads import Workloads
 from program.dialects.dialect import Lookup, Parsed
 from program.dialects.llmkube.parse.adapter import claims_of
-from program.dialects.pods.engine import CONTAINERS, argv_of, engine_in
+from program.dialects.pods.engine import argv_of, engine_in
+from program.dialects.registry import ENGINE_CONTAINERS
 
 _LOADING = ("vllm", "sglang")
 """The engines that load adapters while they run."""
@@ -61,6 +62,6 @@ def _engine_of(workloads: Workloads) -> str:
     main = workloads.main
     template = main.group.leader if main.group is not None and main.group.leader is not None else main.template
     for container in template["spec"].get("containers") or ():
-        if container.get("name") in CONTAINERS:
+        if container.get("name") in ENGINE_CONTAINERS:
             return engine_in([str(container.get("image") or ""), *argv_of(container)])
     return ""

@@ -34,6 +34,8 @@ class ServiceMark(NamedTuple):
 
 
 LLMKUBE = "llmkube"
+ENGINE_CONTAINERS = ("main", "model-runner")
+"""Names of the containers in which KServe and llmaz run the engine. Other containers can precede them."""
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def test_changes_that_wait_for_an_approval_are_shown(plane: LocalCluster, capsys
         code, found = show("--live", "modelpool/gpu", "--live", "loraadapter/sql")
         assert (code, [each["op"] for each in found["resources"]]) == (0, ["same", "same"])
         pending = {"type": "ChangePending", "status": "True", "reason": "AwaitingApproval", "message": "approve it"}
-        held = [{**pending, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+        held = [{**pending, "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}]
         accepted = {"generation": 1, "spec": {**ADAPTER["spec"], "path": "/adapters/old"}}
         status = {"conditions": held, "acceptedVersion": accepted, "pendingChange": {"digest": "abc123"}}
         client.patch(kinds.LORA_ADAPTERS, namespace, "sql", {"status": status}, subresource="status")
@@ -176,5 +176,9 @@ def test_changes_that_wait_for_an_approval_are_shown(plane: LocalCluster, capsys
             "ModelPool": ("create", "def456", []),
         }
         assert f"LoRAAdapter {namespace}/sql: approve it" in found["notes"]
+        words = ["approve", "loraadapter/sql", "--digest", "abc123", "--timeout", "1", *where]
+        assert invoke(words) == 1, "no loop runs"
+        told = capsys.readouterr().err
+        assert "AwaitingApproval: approve it" in told and "`herdsman preview --live loraadapter/sql`" in told
         code, found = show("--live", "modelrouter/none")
         assert (code, found["errors"]) == (1, [f"no ModelRouter `none` in namespace `{namespace}`"])

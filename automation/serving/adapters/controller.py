@@ -160,30 +160,44 @@ class LoraAdapters:
         """Make one pass. Return the seconds until the next one is due; None while there is no adapter."""
         crs = [cr for cr in self._cluster.llmkube.listed(kinds.LORA_ADAPTERS) if self._holds(cr)]
         self._forget({cr["metadata"]["uid"]: (cr["metadata"]["namespace"], cr["metadata"]["name"]) for cr in crs})
-        claims = claims_of(used for cr in crs if (used := self._in_use(cr)) is not None)
-        due_s = [self._guarded(cr, claims) for cr in crs]
+        judged = [self._judge(cr) for cr in crs]
+        claims = claims_of(used for used in map(self._in_use, crs, judged) if used is not None)
+        due_s = [self._guarded(cr, claims, each) for cr, each in zip(crs, judged, strict=True)]
         return min([LOOK_S, *due_s]) if crs else None
 
-    def _in_use(self, cr: Json) -> Json | None:
-        """Return an adapter with the version that replicas load; None for one that no person has approved yet."""
-        latest = self._writer.latest(cr)
-        if "deletionTimestamp" in cr["metadata"]:
-            return with_accepted(latest) or cr  # replicas have loaded that version
+    def _judge(self, cr: Json) -> Judged | None:
+        """Decide which version of an adapter is in use; None if the API server does not answer."""
         try:
-            judged = self._versions.judge(latest)
+            if "deletionTimestamp" in cr["metadata"] or not self._manages(cr):
+                return Judged()
+            return self._versions.judge(self._writer.latest(cr))
         except KubeError:
-            return with_accepted(latest)  # `_reconcile` reports it
-        return judged.version(latest) if judged.holds is not None else cr
+            return None  # `_reconcile` asks again, and reports the error
+
+    def _in_use(self, cr: Json, judged: Judged | None) -> Json | None:
+        """Return an adapter with the version that replicas load; None for one that no person has approved yet."""
+        if "deletionTimestamp" in cr["metadata"]:
+            return self._loaded(cr)
+        if judged is None:
+            return with_accepted(self._writer.latest(cr))
+        return judged.version(cr) if judged.holds is not None else cr
+
+    def _loaded(self, cr: Json) -> Json:
+        """Return an adapter that is being deleted, with the version that replicas have loaded."""
+        return with_accepted(self._writer.latest(cr)) or cr
+
+    def _manages(self, cr: Json) -> bool:
+        return self._cluster.is_ours(cr, held=written_by_another(cr.get("status"), MARK))
 
     def _holds(self, cr: Json) -> bool:
         return self._shard.contains(cr["metadata"]["namespace"])
 
-    def _guarded(self, cr: Json, claims: Claims) -> float:
+    def _guarded(self, cr: Json, claims: Claims, judged: Judged | None) -> float:
         """Reconcile one adapter. A failure does not affect the others."""
         name = f"{cr['metadata']['namespace']}/{cr['metadata']['name']}"
         try:
             deleted = "deletionTimestamp" in cr["metadata"]
-            return self._delete(cr, claims) if deleted else self._reconcile(cr, claims)
+            return self._delete(cr, claims) if deleted else self._reconcile(cr, claims, judged)
         except (Conflict, NotFound):
             return RETRY_S  # the cache has another version soon
         except KubeError as error:
@@ -194,26 +208,27 @@ class LoraAdapters:
 
     # --- adapters that are wanted ---------------------------------------------------------------------------------
 
-    def _reconcile(self, cached: Json, claims: Claims) -> float:
+    def _reconcile(self, cached: Json, claims: Claims, judged: Judged | None) -> float:
         """Reconcile one adapter; return the seconds until it is due again."""
         metadata = cached["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        if not self._cluster.is_ours(cached, held=written_by_another(cached.get("status"), MARK)):
+        if not self._manages(cached):
             if self._writer.has_written(namespace, name):
                 self._leave(cached)
             return math.inf
-        judged = self._versions.judge(self._writer.latest(cached))
+        if judged is None:
+            judged = self._versions.judge(self._writer.latest(cached))
         used = judged.version(cached) if judged.holds is not None else cached
         if used is None:
-            return self._report(cached, AdapterFacts(problem=judged.holds), path="")
+            return self._report(cached, judged, AdapterFacts(problem=judged.holds), path="")
         try:
             adapter = adapter_of(used)
         except SpecInvalid as error:
             problem = Problem(reason=error.reason, message=str(error), terminal=True)
-            return self._report(cached, AdapterFacts(problem=problem), path="")
+            return self._report(cached, judged, AdapterFacts(problem=problem), path="")
         if judged.denied is not None:
             # Replicas are not asked to unload it. The gateway sends no request for an adapter without a listed pod.
-            return self._report(cached, AdapterFacts(problem=judged.denied), path=adapter.location)
+            return self._report(cached, judged, AdapterFacts(problem=judged.denied), path=adapter.location)
         service = self._targets.service(adapter)
         on_hosts = self._targets.is_on_hosts(adapter, service)
         engine = self._targets.engine(adapter, service)
@@ -229,7 +244,7 @@ class LoraAdapters:
             replicas=len(starts) + len(planned),
         )
         if hindered is not None or service is None:
-            return self._report(cached, AdapterFacts(problem=hindered), path=adapter.location)
+            return self._report(cached, judged, AdapterFacts(problem=hindered), path=adapter.location)
         finalizers = metadata.get("finalizers") or []
         if FINALIZER not in finalizers:
             # Before the first request, so that no deletion leaves an adapter in a replica.
@@ -242,7 +257,7 @@ class LoraAdapters:
         path = adapter.path or adapter.location
         if on_hosts and adapter.source is not None:
             path = adapter.source.source.address
-        return min([self._report(cached, AdapterFacts(replicas=replicas, runtime=engine), path=path), *due_s])
+        return min([self._report(cached, judged, AdapterFacts(replicas=replicas, runtime=engine), path=path), *due_s])
 
     def _leave(self, cached: Json) -> None:
         """Leave an adapter to another controller, with what the replicas have loaded."""
@@ -252,9 +267,8 @@ class LoraAdapters:
             self._set_finalizers(cached, [each for each in finalizers if each != FINALIZER])
         self._writer.leave(cached)
 
-    def _report(self, cached: Json, facts: AdapterFacts, *, path: str) -> float:
-        cr = self._writer.latest(cached)
-        now, judged = datetime.now(UTC), self._versions.judge(cr)
+    def _report(self, cached: Json, judged: Judged, facts: AdapterFacts, *, path: str) -> float:
+        cr, now = self._writer.latest(cached), datetime.now(UTC)
         if "deletionTimestamp" not in cr["metadata"]:
             self._note(cr, judged)
         status = with_judgement(cr, adapter_status(cr, facts, path=path, now=now), judged, now=now)
@@ -281,7 +295,7 @@ class LoraAdapters:
         metadata = cached["metadata"]
         finalizers = metadata.get("finalizers") or []
         kept = [each for each in finalizers if each not in (FINALIZER, PEER_FINALIZER)]
-        ours = self._cluster.is_ours(cached, held=written_by_another(cached.get("status"), MARK))
+        ours = self._manages(cached)
         if kept == finalizers or (FINALIZER not in finalizers and not ours):
             return math.inf
         with self._lock:
@@ -289,7 +303,7 @@ class LoraAdapters:
         adapter: Adapter | None = None
         outcomes: dict[str, AdapterOutcome | None] = {}
         with contextlib.suppress(SpecInvalid):
-            adapter = adapter_of(self._in_use(cached) or cached, to_remove=True)
+            adapter = adapter_of(self._loaded(cached), to_remove=True)
         # An adapter that lost its name to an older one must not unload that one.
         counts = adapter is not None and claims.get(adapter.claim, adapter).uid == adapter.uid
         service = self._targets.service(adapter) if adapter is not None and counts else None
@@ -306,7 +320,8 @@ class LoraAdapters:
             )
             if ours:
                 path = adapter.path if adapter is not None else ""
-                self._report(cached, AdapterFacts(replicas=replicas, unloading=True), path=path)
+                judged = self._versions.judge(self._writer.latest(cached))
+                self._report(cached, judged, AdapterFacts(replicas=replicas, unloading=True), path=path)
             return RETRY_S
         self._set_finalizers(cached, kept)
         self._recorder.record(cached, type=end.type, reason=end.reason, message=end.message)

@@ -18,8 +18,6 @@ from program.runtimes.flags import dashed, word_of
 
 Mode = Literal["chat", "embedding", "rerank"]
 
-CONTAINERS = ("main", "model-runner")
-"""Names of the containers in which KServe and llmaz run the engine."""
 ASKED = frozenset({"vllm", "llamacpp", "sglang"})
 """The engines that get a completion request unless an annotation disables it."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from kubeapi.json_types import Json
 from program.desired.facts import PendingChange
 from program.desired.keys import ANNOTATION_MODE
-from program.dialects.status.conditions import Reason, Type, drop_conditions, set_condition
+from program.dialects.status.conditions import Reason, Type, condition_of, drop_conditions, set_condition
 from program.dialects.status.phase import approval_text
 from program.dialects.status.policy_condition import allows_version
 
@@ -54,12 +54,6 @@ def unless_pending(cr: Json) -> Json | None:
     return with_accepted(cr) if condition_of(cr, Type.CHANGE_PENDING).get("status") == "True" else cr
 
 
-def condition_of(cr: Json, kind: str) -> Json:
-    """Return a condition of a resource; empty if it has none of this type."""
-    conditions = (cr.get("status") or {}).get("conditions") or ()
-    return next((dict(each) for each in conditions if each.get("type") == kind), {})
-
-
 def with_version(
     cr: Json,
     status: Json,
@@ -80,7 +74,7 @@ def with_version(
     conditions: Any = list(made.get("conditions") or ())
     if pending is None and not waits:
         return {**made, "conditions": drop_conditions(conditions, Type.CHANGE_PENDING)}
-    said: tuple[Any, str, str] = ("False", NOTHING_PENDING, "The version of the spec is in use")
+    said: tuple[Any, str, str] = ("False", NOTHING_PENDING, "No change waits for approval")
     if problem:
         said = "True", Reason.SPEC_INVALID, problem
     elif pending is not None:

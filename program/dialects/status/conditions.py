@@ -202,12 +202,17 @@ START_FAILURES = MODEL_TRANSFER_REASONS | {
 """Reasons of Ready for which requests do not wait any longer for a start, because a wait does not help."""
 
 
-def ready_condition(cr: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the condition Ready of a custom resource as it was read; empty if it has none."""
+def condition_of(cr: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return a condition of a custom resource as it was read; empty if it has none of this type."""
     status = cr.get("status")
     conditions = status.get("conditions") if isinstance(status, Mapping) else None
-    found = (each for each in conditions or () if isinstance(each, Mapping) and each.get("type") == Type.READY)
+    found = (each for each in conditions or () if isinstance(each, Mapping) and each.get("type") == kind)
     return next(found, {})
+
+
+def ready_condition(cr: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the condition Ready of a custom resource as it was read; empty if it has none."""
+    return condition_of(cr, Type.READY)
 
 
 def is_asleep(cr: Mapping[str, Any]) -> bool:

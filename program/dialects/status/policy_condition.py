@@ -8,7 +8,7 @@ from typing import Any
 
 from kubeapi.json_types import Json
 from program.desired.facts import Problem
-from program.dialects.status.conditions import Reason, Type, drop_conditions, set_condition
+from program.dialects.status.conditions import Reason, Type, condition_of, drop_conditions, set_condition
 
 MET = "PoliciesMet"
 ADVICE = "PolicyAdvice"
@@ -45,13 +45,9 @@ def with_policy_condition(
 
 def is_denied(cr: Json) -> bool:
     """Return whether a mandatory policy denies the present version of a resource, by its status."""
-    conditions = (cr.get("status") or {}).get("conditions") or ()
-    return any(
-        each.get("type") == Type.POLICY_COMPLIANT
-        and each.get("reason") == Reason.POLICY_VIOLATED
-        and each.get("observedGeneration") == cr["metadata"].get("generation", 0)
-        for each in conditions
-    )
+    found = condition_of(cr, Type.POLICY_COMPLIANT)
+    is_present = found.get("observedGeneration") == cr["metadata"].get("generation", 0)
+    return is_present and found.get("reason") == Reason.POLICY_VIOLATED
 
 
 def allows_version(cr: Json, *, awaits: bool) -> bool:
@@ -60,9 +56,8 @@ def allows_version(cr: Json, *, awaits: bool) -> bool:
     `awaits`: a version that no loop has checked is not allowed. Once a loop has checked a resource, each new version
     waits for its check.
     """
-    conditions = (cr.get("status") or {}).get("conditions") or ()
-    found = next((each for each in conditions if each.get("type") == Type.POLICY_COMPLIANT), None)
-    if found is None:
+    found = condition_of(cr, Type.POLICY_COMPLIANT)
+    if not found:
         return not awaits
     if found.get("observedGeneration") != cr["metadata"].get("generation", 0):
         return False

@@ -34,6 +34,7 @@ class World:
         self.managed = True
         self.verdict: Verdict | None = None
         self.annotations: dict[str, str] = {}
+        self.asked_for_annotations = 0
         self.service: Json | None = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {"runtime": "vllm"}}
         self.pods: dict[str, Json] = {}
         self.objects: dict[tuple[str, str], Json] = {}
@@ -60,7 +61,9 @@ class World:
             self.cluster,
             recorder=recorder,
             versions=ResourceVersions(
-                policies=lambda _cr: self.verdict, annotations=lambda _namespace: self.annotations
+                policies=lambda _cr: self.verdict,
+                annotations=lambda _namespace: self.annotations,
+                annotations_now=self._annotations_now,
             ),
             clock=lambda: self.now_s,
             dice=lambda: 0.0,
@@ -112,6 +115,10 @@ class World:
 
     def delete(self, resource: str = "sql") -> None:
         self.adapters[resource]["metadata"]["deletionTimestamp"] = "2026-11-28T00:00:00Z"
+
+    def _annotations_now(self, _namespace: str) -> dict[str, str]:
+        self.asked_for_annotations += 1
+        return self.annotations
 
     def _api(self, method: str, path: str, body: Any) -> Say:
         name, _, subresource = path.partition("?")[0].partition("/loraadapters/")[2].partition("/")
@@ -526,3 +533,20 @@ def test_a_new_adapter_in_mode_preview_is_loaded_after_its_approval(world: World
     digest = world.status()["pendingChange"]["digest"]
     world.adapters["sql"]["metadata"]["annotations"] = {"herdsman.dev/approved": digest}
     world.until(lambda: world.phase() == "Loaded")
+
+
+def test_the_mode_is_not_read_for_adapters_of_another_controller(world: World) -> None:
+    world.managed = False
+    world.adapter()
+    world.settle()
+    assert world.asked_for_annotations == 0
+
+
+def test_one_pass_decides_once_which_version_replicas_and_status_have(world: World) -> None:
+    world.service = None
+    world.adapter()
+    world.controller.reconcile_all()
+    assert world.status()["acceptedVersion"]["generation"] == 1
+    assert world.asked_for_annotations == 1
+    world.controller.reconcile_all()
+    assert world.asked_for_annotations == 1

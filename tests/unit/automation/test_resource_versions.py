@@ -82,6 +82,10 @@ class World:
         conditions: list[Any] = self.cr["status"]["conditions"]
         return next(((each["status"], each["reason"]) for each in conditions if each["type"] == kind), ("", ""))
 
+    def message(self, kind: str) -> str:
+        conditions: list[Any] = self.cr["status"]["conditions"]
+        return next(str(each["message"]) for each in conditions if each["type"] == kind)
+
 
 @pytest.fixture
 def world() -> World:
@@ -135,7 +139,7 @@ def test_a_change_waits_for_the_approval_of_just_this_change(world: World) -> No
     judged = world.report()
     assert judged.pending is not None and "backends" in judged.pending.changes[0]
     assert world.condition("ChangePending") == ("True", "AwaitingApproval")
-    message = next(each["message"] for each in world.cr["status"]["conditions"] if each["type"] == "ChangePending")
+    message = world.message("ChangePending")
     assert f"herdsman approve modelrouter/front -n prod --digest {judged.pending.digest}" in message
     assert world.served_by_a_new_gateway() == "a"
     world.approve()
@@ -158,6 +162,16 @@ def test_a_new_router_in_mode_preview_is_not_served_before_its_approval(world: W
     world.approve()
     world.report()
     assert world.served_by_a_new_gateway() == "a"
+
+
+def test_a_denied_version_in_mode_preview_is_not_said_to_be_in_use(world: World) -> None:
+    world.report()
+    world.edit("b", mode="Preview")
+    world.verdict = DENIED
+    world.report()
+    assert world.served_by_a_new_gateway() == "a"
+    assert world.condition("ChangePending") == ("False", "NothingPending")
+    assert "in use" not in world.message("ChangePending")
 
 
 def test_in_mode_paused_no_approval_helps(world: World) -> None:

@@ -121,3 +121,29 @@ def test_a_status_without_a_change_stays_the_same() -> None:
     changed = status_of(status=first, now=later, a=READY, b=READY)
     assert changed["lastUpdated"] != first["lastUpdated"]
     assert [each["lastProbeTime"] for each in changed["backends"]] == ["2026-11-24T00:00:00Z", "2026-11-24T00:05:00Z"]
+
+
+def test_while_a_change_waits_the_status_describes_the_version_that_is_served() -> None:
+    backends = [{"name": "new", "inferenceServiceRef": {"name": "new"}}]
+    changed: dict[str, Any] = {"backends": backends, "defaultRoute": "new", "endpoint": {"path": "/chat"}}
+    cr = {"metadata": {"name": "r", "namespace": "prod", "generation": 2}, "spec": changed}
+    services: dict[str, Json] = {"a": READY, "b": READY}
+    asked: list[str] = []
+
+    def status(*, denied: bool = False, held: str = "") -> Json:
+        return router_status(
+            cr,
+            services.get,
+            gateway_url="https://ai.example",
+            now=NOW,
+            uses=lambda router: asked.extend(each.name for each in router.backends),
+            denied=denied,
+            in_use={**cr, "spec": SPEC},
+            held=held,
+        )
+
+    for made in (status(held="AwaitingApproval"), status(denied=True)):
+        assert [each["name"] for each in made["backends"]] == ["a", "b"]
+        assert made["activeRules"] == 2
+        assert made["endpoint"] == "https://ai.example/routers/prod/r/v1/chat/completions"
+    assert asked == ["a", "b", "a", "b"], "the budgets of the version that is served"

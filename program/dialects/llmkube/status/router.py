@@ -53,7 +53,8 @@ def router_status(
     `service` returns an InferenceService of the router's namespace. `gateway_url` is the address at which clients reach
     the gateway; empty if it is not known. `uses` returns how much of a router's budgets is used, None if nobody knows.
     `denied`: a mandatory policy does not allow this version. `held` is why a mode holds it back; empty if none does.
-    `in_use` is the router with the accepted version, which the gateway serves then; None if there is none.
+    `in_use` is the router with the accepted version, which the gateway serves then; None if there is none. Backends,
+    rules, endpoint and budgets in the status are those of the version that the gateway serves.
     """
     current: Json = cr.get("status") or {}
     conditions = _Conditions(current.get("conditions") or (), cr["metadata"].get("generation", 0), now)
@@ -70,15 +71,16 @@ def router_status(
         made |= {"phase": "Failed", "activeRules": 0, "backends": []}
     else:
         serving = _accepted(in_use) if denied or held else router
-        facts = [_facts(each, service) for each in (serving or router).backends]
+        shown = serving or router
+        facts = [_facts(each, service) for each in shown.backends]
         made |= {
             "phase": "Degraded" if denied or serving is None else _phase(facts),
-            "activeRules": _active_rules(router, facts),
+            "activeRules": _active_rules(shown, facts),
             "backends": [_backend(each, current.get("backends") or (), now) for each in facts],
-            "endpoint": f"{gateway_url.rstrip('/')}/routers/{router.namespace}/{router.name}{router.chat_path}",
+            "endpoint": f"{gateway_url.rstrip('/')}/routers/{shown.namespace}/{shown.name}{shown.chat_path}",
         }
-        if (found := uses(router)) is not None:
-            made["budgetUtilization"] = _budgets(router, found)
+        if (found := uses(shown)) is not None:
+            made["budgetUtilization"] = _budgets(shown, found)
         conditions.set(VALIDATED, "True", "SpecValid", "All checks passed")
         _set_resolved(conditions, facts)
         if denied and serving is None:
