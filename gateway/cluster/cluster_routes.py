@@ -18,7 +18,6 @@ import structlog
 from gateway.cluster import routes
 from gateway.cluster.adapters import declared_adapters
 from gateway.cluster.routes import routes_of, service_name
-from gateway.engines.access import OPEN, EngineAccess, SecretName, access_of, requirements_of
 from gateway.engines.backends import Route
 from gateway.engines.questions import EngineQuestions
 from gateway.engines.secret_reader import EngineSecrets
@@ -29,6 +28,7 @@ from kubeapi.errors import ApiError, Forbidden
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from program.dialects.engine_access import OPEN, EngineAccess, SecretName, access_of, requirements_of
 from program.dialects.engine_keys import keys_of
 from program.dialects.llmkube.parse.adapter import runtime_of
 from program.dialects.registry import DIALECTS, LLMKUBE, is_part_of_another
@@ -163,7 +163,7 @@ class ClusterRoutes:
         reached: list[Route] = []
         for (dialect, cr), route in zip(services, made, strict=True):
             service, tls = route.model.service, bool(route.tls_targets)
-            needed = requirements_of(dialect, service, cr[_ENGINE_KEYS])
+            needed = requirements_of(dialect, service.namespace, service.name, cr[_ENGINE_KEYS])
             names = needed.secrets(tls=tls)
             for name, keys in names.items():
                 wanted[name] = wanted.get(name, frozenset()) | keys

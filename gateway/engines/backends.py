@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple
 
 from agent.proxy.limits import Limits
 from agent.proxy.upstream import Pool, Target
-from gateway.engines.access import OPEN, EngineAccess
 from gateway.engines.balancer import ANYWHERE, Balancer, Nearness, Traits
 from gateway.engines.waiting import Holding, Waiting
 from gateway.names import Model, Names, ServiceName
 from gateway.routers.runtime import Routers
 from program.desired.keys import ServiceKey
 from program.desired.request_report import Counts
+from program.dialects.engine_access import OPEN, EngineAccess
 
 Locality = Literal["", "PreferSameZone", "PreferSameNode"]
 

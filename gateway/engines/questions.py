@@ -12,9 +12,9 @@ import structlog
 
 from agent.proxy.upstream import Target
 from gateway.cluster.routes import EngineModels
-from gateway.engines.access import EngineAccess
 from gateway.engines.backends import Route
 from gateway.names import ServiceName
+from program.dialects.engine_access import EngineAccess
 
 AGAIN_S = 5.0
 """When an engine that did not answer is asked again."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Set
 
 import structlog
 
-from gateway.engines.access import SecretName, SecretValues
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound
 from kubeapi.json_types import Json
+from program.dialects.engine_access import SecretName, SecretValues
 
 READ_EVERY_S = 60.0
 AGAIN_S = 5.0

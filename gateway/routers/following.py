@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from gateway.engines.access import SecretName, SecretValues
 from gateway.engines.secret_reader import EngineSecrets
 from gateway.routers.provider_requests import KEYS
 from gateway.routers.runtime import Credentials, RouterState
@@ -25,6 +24,7 @@ from kubeapi.kinds import Kind
 from program.desired.errors import SpecInvalid
 from program.desired.keys import ANNOTATION_MODE
 from program.desired.router import Router
+from program.dialects.engine_access import SecretName, SecretValues
 from program.dialects.llmkube.parse.router import router_of
 from program.dialects.status.accepted_version import FIELD, version_in_use, with_accepted
 from program.dialects.status.conditions import Type

@@ -17,7 +17,6 @@ from gateway.access.caller import Caller
 from gateway.accounting.request_meter import Expected
 from gateway.clients import heads
 from gateway.clients.request_body import RequestBody
-from gateway.engines.access import SecretName
 from gateway.engines.backends import Backends
 from gateway.engines.engine_body import engine_body
 from gateway.engines.exchange import Exchange, Requester
@@ -32,6 +31,7 @@ from gateway.routers.provider_requests import provider_request
 from gateway.routers.runtime import RouterState
 from gateway.routers.selection import Choice
 from program.desired.router import RouterBackend
+from program.dialects.engine_access import SecretName
 
 COPIES = 16
 """Most copies of one router that are under way; further requests are not copied."""

@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gateway.engines.access import SecretName
 from gateway.names import Names
 from gateway.routers.audit import AuditLog
 from gateway.routers.connections import ProviderConnections
 from gateway.routers.selection import Health
 from gateway.routers.tokens import KeySets
 from program.desired.router import Router
+from program.dialects.engine_access import SecretName
 
 MEASURED_S = 60.0
 """How long a measured time to the first byte counts. After that a slow backend is measured again."""

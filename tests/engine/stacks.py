@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import shutil
@@ -17,7 +18,6 @@ import pulumi.automation as auto
 import pytest
 from pulumi.automation._server import LanguageServer
 from pulumi.automation.events import EngineEvent
-from pulumi.runtime.stack import Stack as RootStack
 
 from automation.engine.program_server import ProgramServer
 from tests.support import needs
@@ -38,38 +38,31 @@ class _Programs:
 
     An engine that aborts a run does not wait for its program. The last calls of such a program must not become calls of
     the next run, which would fail: they belong to another event loop.
+
+    The garbage collector is off while a program runs. It ends coroutines of the SDK that earlier tests left unfinished,
+    and the end of such a coroutine registers outputs with the program in whose thread the collector runs.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running = 0
         self._runs = 0
-        self._of_thread = threading.local()
-
-    def noted(self, init: Callable[..., None]) -> Callable[..., None]:
-        """Wrap the constructor of the SDK's stacks, to note the stacks that the program of this thread makes."""
-
-        def note(stack: RootStack, *arguments: Any, **options: Any) -> None:
-            init(stack, *arguments, **options)
-            getattr(self._of_thread, "stacks", []).append(stack)
-
-        return note
+        self._collects = True
+        """Whether the garbage collector was on before the first program began."""
 
     def watched(self, run: Callable[[LanguageServer, Any, Any], Any]) -> Callable[[LanguageServer, Any, Any], Any]:
         """Wrap `run`, the SDK's handler for an engine that requests a program, to count the calls under way."""
 
         def counted(server: LanguageServer, request: Any, context: Any) -> Any:
             self._add(1)
-            made: list[RootStack] = []
-            self._of_thread.stacks = made
             try:
-                return run(server, request, context)
+                response = run(server, request, context)
+                if response.error:
+                    # The SDK left the coroutine of the stack unfinished. Its end registers outputs with the run in
+                    # whose thread the garbage collector finds it.
+                    gc.collect()
+                return response
             finally:
-                for stack in made:
-                    # After a failed run the SDK leaves the coroutine of the stack unfinished. Its end would register
-                    # outputs with the run in whose thread the garbage collector finds it.
-                    stack._outputs_registered = True
-                made.clear()
                 self._add(-1)
 
         return counted
@@ -93,13 +86,17 @@ class _Programs:
 
     def _add(self, number: int) -> None:
         with self._changed:
+            if not self._running:
+                self._collects = gc.isenabled()
+                gc.disable()
             self._running += number
+            if not self._running and self._collects:
+                gc.enable()
             self._changed.notify_all()
 
 
 _PROGRAMS = _Programs()
 LanguageServer.Run = _PROGRAMS.watched(LanguageServer.Run)  # type: ignore[method-assign]
-RootStack.__init__ = _PROGRAMS.noted(RootStack.__init__)  # type: ignore[method-assign]
 
 
 @dataclass

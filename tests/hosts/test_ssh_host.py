@@ -500,14 +500,16 @@ def test_a_bastion_is_checked_like_a_host(tmp_path: Path) -> None:
 
 def test_the_owner_of_a_record_is_not_asked_twice(server: Sshd, tiny_model: Path) -> None:
     """A step that was interrupted between the unit and its start is completed by the next run of any client."""
+    # The port follows from the key, and tests in other processes use hosts on this machine, too.
+    key = f"{KEY}-{os.getpid()}"
     plan: ProcessPlan = llama_plan(tiny_model)
     connection = SshConnection(server.target())
     processes = SshProcesses(connection, host=HOST)
-    processes.write(KEY, plan, 1, processes.list_processes())
-    assert processes.list_processes()[KEY].record.plan == plan and not processes.list_processes()[KEY].runs
-    port = processes.list_processes()[KEY].record.port
+    processes.write(key, plan, 1, processes.list_processes())
+    assert processes.list_processes()[key].record.plan == plan and not processes.list_processes()[key].runs
+    port = processes.list_processes()[key].record.port
     connection.close()
     later = SshHost(server.target(), host=HOST)
-    later.put(KEY, plan)
-    assert ready(later).report.port == port
+    later.put(key, plan)
+    assert ready(later, key).report.port == port
     later.close()

@@ -6,6 +6,8 @@ another host, destroy; an unknown host key; a start that only the host's owner c
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,17 +20,38 @@ from agent.client.port import ProcessNotFound
 from agent.client.ssh.host import SshHost
 from agent.contract import ProcessPlan
 from components.providers.host_provider import READY_TIMEOUT_S
-from tests.hosts.test_host_plugin import HostProcess, Program, changes, stack, up
+from tests.hosts.test_host_plugin import HostProcess, Program
 from tests.support.agents import HOST, gone, llama_plan
 from tests.support.sshd import Sshd, sshd
-
-__all__ = ["stack"]
 
 
 @pytest.fixture
 def server(tmp_path: Path, llama_server: Path) -> Iterator[Sshd]:
     with sshd(tmp_path / "host", binaries=[llama_server]) as made:
         yield made
+
+
+@pytest.fixture
+def stack(tmp_path: Path, pulumi_cli: Path) -> auto.Stack:
+    for part in ("state", "work"):
+        (tmp_path / part).mkdir()
+    return auto.create_or_select_stack(
+        stack_name="hosts",
+        project_name="herdsman",
+        program=lambda: None,
+        opts=auto.LocalWorkspaceOptions(
+            work_dir=str(tmp_path / "work"),
+            pulumi_home=str(tmp_path / "home"),
+            pulumi_command=auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True),
+            env_vars={
+                "PULUMI_BACKEND_URL": f"file://{tmp_path / 'state'}",
+                "PULUMI_CONFIG_PASSPHRASE": "correct horse",
+                "PULUMI_SKIP_UPDATE_CHECK": "true",
+                "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            },
+        ),
+    )
 
 
 def program(server: Sshd, planned: ProcessPlan, **ssh: Any) -> Program:
@@ -51,6 +74,16 @@ def program(server: Sshd, planned: ProcessPlan, **ssh: Any) -> Program:
         "plan": planned.model_dump(mode="json", by_alias=True, exclude_defaults=True),
     }
     return lambda: HostProcess("tiny", inputs) and None
+
+
+def up(stack: auto.Stack, run: Program) -> auto.UpResult:
+    stack.workspace.program = run
+    return stack.up(color="never")
+
+
+def changes(result: Any) -> dict[str, int]:
+    counted = result.summary.resource_changes or {}
+    return {str(operation): count for operation, count in counted.items() if operation != "same"}
 
 
 @pytest.mark.soak

@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ from tests.support.agents import HOST, kill, llama_plan
 from tests.support.controlplane import eventually
 from tests.support.sshd import Sshd, sshd
 
-KEY = "prod/tiny"
+KEY = f"prod/tiny-{os.getpid()}"
+"""The port follows from the key, and tests in other processes use hosts on this machine, too."""
 
 
 class Watched:

@@ -165,5 +165,5 @@ def test_an_adapter_with_a_wrong_checksum_stops_nothing(
     eventually(told, what="the condition of the service", timeout_s=WAIT_S)
     status_now = client.get(kinds.HOST_PROCESSES, namespace, SERVICE)["status"]
     assert (status_now["pid"], status_now["ready"]) == (before, True)
-    assert numbers(client, namespace, "legal") == [0]
+    eventually(lambda: numbers(client, namespace, "legal") == [0], what="the first adapter to stay", timeout_s=WAIT_S)
     assert text(gateway, f"{namespace}/{SERVICE}:legal") == answer

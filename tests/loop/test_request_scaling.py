@@ -261,6 +261,10 @@ def autoscaler(client: KubeClient, where: str) -> Json | None:
     return next(iter(client.list(kinds.AUTOSCALERS, where)["items"]), None)
 
 
+def desired(client: KubeClient, where: str) -> int:
+    return int(client.get(kinds.INFERENCE_SERVICES, where, "svc")["status"]["desiredReplicas"])
+
+
 def test_an_autoscaler_scales_a_service_that_is_awake_while_external_metrics_are_herdsmans(
     client: KubeClient,
     cluster: LocalCluster,
@@ -313,6 +317,7 @@ def test_an_autoscaler_scales_a_service_that_is_awake_while_external_metrics_are
         assert wakes(client, gateway, where, "svc", "svc", engine) == (200, {"choices": []})
         eventually(lambda: autoscaler(client, where), what="the autoscaler again")
         client.patch(kinds.DEPLOYMENTS, where, "svc", scale, subresource="scale", field_manager=CONTROLLERS)
+        eventually(lambda: desired(client, where) == 2, what="the loop to see the autoscaler's number")
     finally:
         client.delete(kinds.API_SERVICES, None, API_SERVICE)
     eventually(lambda: autoscaler(client, where) is None, what="the loop to scale itself")

@@ -42,8 +42,6 @@ from automation.status.event_recorder import EventRecorder
 from automation.status.ownership import written_by_another
 from automation.status.writer import StatusWriter
 from components import naming
-from gateway.engines.access import requirements_of
-from gateway.names import ServiceName
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, KubeError, NotFound
@@ -51,6 +49,7 @@ from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterFacts, AdapterOutcome, AdapterReason, AdapterReplica, Claim
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
+from program.dialects.engine_access import requirements_of
 from program.dialects.engine_keys import keys_of
 from program.dialects.llmkube.parse.adapter import ENGINES, adapter_of, claims_of
 from program.dialects.llmkube.status.adapter import adapter_status
@@ -346,7 +345,7 @@ class LoraAdapters:
     ) -> dict[str, AdapterOutcome | None]:
         """Return what each replica said last, by pod, and have those asked that are due."""
         engine, secrets = self._targets.engine(adapter, service), keys_of(adapter.dialect, service)
-        certified = requirements_of(adapter.dialect, ServiceName(adapter.namespace, adapter.service), ())
+        certified = requirements_of(adapter.dialect, adapter.namespace, adapter.service, ())
 
         def ask(start: EngineStart, before: AdapterOutcome | None) -> AdapterOutcome:
             if wanted == "absent" and engine in KEPT_UNTIL_RESTART:

@@ -3,7 +3,7 @@
 The API server replaces the Authorization header of requests that it passes on to pods, so a key cannot go that way.
 Then the loop connects to the pod's address, which works where pods are reachable: in the cluster. The key is read for
 each series of requests, and kept in no field and no message. It is sent over TLS only after the engine's certificate
-was verified, as the gateway does it (`gateway.engines.access`).
+was verified, as the gateway does it (`program.dialects.engine_access`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 from automation.serving.adapters.engine_requests import Ask, RequestFailed
 from automation.serving.engine_start import EngineStart
-from gateway.engines.access import AUTHORITY, CERTIFICATE, Requirements, SecretValues, access_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import ApiError, Forbidden, NotFound
 from kubeapi.exchange import Exchange
 from kubeapi.pods import MAX_ANSWER_BYTES, PathRefused, request_pod
 from program.desired.adapter import AdapterReason
+from program.dialects.engine_access import AUTHORITY, CERTIFICATE, Requirements, SecretValues, access_of
 
 _KEY = re.compile(r"[\x21-\x7e]{1,4096}")
 _READER = "docs/install/secrets-reader.yaml lets it read the Secrets of a namespace"

@@ -14,9 +14,8 @@ from agent.server.api import self_signed
 from automation.serving.adapters.engine_requests import Ask, RequestFailed, load, unload
 from automation.serving.adapters.replica_requests import ReplicaRequests
 from automation.serving.engine_start import EngineStart
-from gateway.engines.access import Requirements, requirements_of
-from gateway.names import ServiceName
 from program.desired.adapter import AdapterOutcome, AdapterReason
+from program.dialects.engine_access import Requirements, requirements_of
 from tests.support.adapter_engines import BASE, AdapterEngine, EngineServer
 from tests.support.pod_proxy import PodProxy, Say, api_status
 
@@ -201,7 +200,7 @@ def test_a_key_that_cannot_be_read_is_a_reason(secret: Say) -> None:
     assert failed.value.outcome.reason == AdapterReason.ENGINE_KEY_NOT_READABLE
 
 
-CERTIFIED = requirements_of("kserve", ServiceName("prod", "chat"), ())
+CERTIFIED = requirements_of("kserve", "prod", "chat", ())
 
 
 def test_a_key_is_sent_by_tls_only_to_an_engine_with_the_certificate_of_its_secret(tmp_path: Path) -> None:

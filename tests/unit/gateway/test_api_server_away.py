@@ -19,7 +19,6 @@ from gateway.clients.heads import Head
 from gateway.cluster import demand_reports
 from gateway.cluster.cluster_routes import ClusterRoutes
 from gateway.cluster.demand_reports import DemandReports
-from gateway.engines.access import SecretName
 from gateway.engines.backends import Route
 from gateway.engines.secret_reader import READ_EVERY_S, EngineSecrets
 from gateway.errors import GatewayError
@@ -30,6 +29,7 @@ from kubeapi.errors import ApiError, Gone, Unauthorized, Unreachable
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.request_report import Counts
+from program.dialects.engine_access import SecretName
 
 AWAY_S = 600.0
 PATIENT_S = 60.0

@@ -7,7 +7,10 @@ import datetime
 import pytest
 
 from automation.certificates.files import serving_files
-from gateway.engines.access import (
+from gateway.names import ServiceName
+from kubeapi.json_types import Json
+from program.desired.keys import ANNOTATION_API_KEY_SECRET, ANNOTATION_ENGINE_KEY, ANNOTATION_ENGINE_KEY_GENERATION
+from program.dialects.engine_access import (
     KeyReference,
     Requirements,
     SecretName,
@@ -15,9 +18,6 @@ from gateway.engines.access import (
     access_of,
     requirements_of,
 )
-from gateway.names import ServiceName
-from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_API_KEY_SECRET, ANNOTATION_ENGINE_KEY, ANNOTATION_ENGINE_KEY_GENERATION
 from program.dialects.engine_keys import key_of, keys_of
 
 KEYS = SecretName("prod", "keys")
@@ -64,16 +64,16 @@ def test_the_key_of_an_engine_is_found_in_its_service(dialect: str, given: Json,
 
 
 def test_only_the_needed_parts_of_secrets_are_read() -> None:
-    needed = requirements_of("kserve", ServiceName("prod", "chat"), [("keys", "engine")])
+    needed = requirements_of("kserve", "prod", "chat", [("keys", "engine")])
     assert needed.secrets(tls=False) == {KEYS: {"engine"}}
     assert needed.secrets(tls=True) == {KEYS: {"engine"}, CERTIFICATES: {"ca.crt", "tls.crt"}}
     assert needed.server_name == "chat-kserve-workload-svc.prod.svc"
-    assert requirements_of("llmkube", ServiceName("prod", "chat"), ()).secrets(tls=True) == {}
+    assert requirements_of("llmkube", "prod", "chat", ()).secrets(tls=True) == {}
 
 
 @pytest.mark.parametrize("key", [("", "api-key"), ("..", "api-key"), ("a b", "x"), ("keys", ""), ("keys", "a/b")])
 def test_a_reference_that_names_no_secret_is_not_read_and_not_shown(key: tuple[str, str]) -> None:
-    needed = requirements_of("llmkube", ServiceName("prod", "chat"), [key])
+    needed = requirements_of("llmkube", "prod", "chat", [key])
     assert needed.secrets(tls=True) == {}
     problem = access_of(needed, {}, tls=False).problem
     assert "neither the name of a Secret nor" in problem
@@ -92,13 +92,15 @@ def test_keys_before_the_present_one_are_tried_after_it() -> None:
     service = ServiceName("prod", "chat")
     one, two = (SecretName("prod", f"chat-engine-key{each}") for each in ("", "-2"))
     first = access_of(
-        requirements_of("llmkube", service, keys_of("llmkube", cr({ANNOTATION_ENGINE_KEY: "true"}))),
+        requirements_of(
+            "llmkube", service.namespace, service.name, keys_of("llmkube", cr({ANNOTATION_ENGINE_KEY: "true"}))
+        ),
         {one: SecretValues({"api-key": "k1"}, {"api-key": "k0"})},
         tls=False,
     )
     assert first.keys == ("k1", "k0"), "a value that was changed by hand"
     rotated = cr({ANNOTATION_ENGINE_KEY: "true", ANNOTATION_ENGINE_KEY_GENERATION: "2"})
-    needed = requirements_of("llmkube", service, keys_of("llmkube", rotated))
+    needed = requirements_of("llmkube", service.namespace, service.name, keys_of("llmkube", rotated))
     assert needed.secrets(tls=False) == {one: {"api-key"}, two: {"api-key"}}
     known = {one: SecretValues({"api-key": "k1"})}
     assert access_of(needed, known, tls=False).keys == ("k1",), "the new Secret may be made after the annotation"
@@ -127,7 +129,7 @@ def test_without_its_key_a_service_gets_no_request(secrets: dict[SecretName, Sec
 @pytest.mark.parametrize(
     ("needed", "values", "why"),
     [
-        (Requirements(), SecretValues(), "knows no authority"),
+        (Requirements(), SecretValues(), "no authority is known"),
         (Requirements(certificates=CERTIFICATES), SecretValues(problem="does not exist"), "does not exist"),
         (Requirements(certificates=CERTIFICATES), SecretValues({}), "has no valid certificate"),
         (Requirements(certificates=CERTIFICATES), SecretValues({"ca.crt": "nonsense"}), "has no valid certificate"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from gateway.engines.access import EngineAccess
 from gateway.engines.backends import Route
 from gateway.engines.questions import models_of
 from gateway.names import Model, ServiceName
+from program.dialects.engine_access import EngineAccess
 from tests.support.gateways import OK, Answer, Engine, Front, says
 
 Make = Callable[..., Engine]

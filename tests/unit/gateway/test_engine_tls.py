@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from automation.certificates.files import serving_files
-from gateway.engines.access import EngineAccess, verifying_context
 from gateway.engines.backends import Route
 from gateway.engines.questions import models_of
 from gateway.names import Model, ServiceName
+from program.dialects.engine_access import EngineAccess, verifying_context
 from tests.support.gateways import OK, Answer, Engine, Front, says
 
 NAME = "chat-kserve-workload-svc.prod.svc"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 from typing import Any, cast
 
-from gateway.engines.access import SecretName
 from gateway.engines.secret_reader import AGAIN_S, READ_EVERY_S, EngineSecrets
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
+from program.dialects.engine_access import SecretName
 
 PRESENT, EARLIER = SecretName("prod", "chat-engine-key-2"), SecretName("prod", "chat-engine-key")
 KEYS = frozenset({"api-key"})

@@ -1,7 +1,8 @@
-"""How the gateway reaches the engines of a service: the Secrets that it needs, and what it takes from them. Pure.
+"""How gateway and loop reach the engines of a service: the needed Secrets, and what is taken from them. Pure.
 
-`cluster_routes` asks `requirements_of` which Secrets a service needs, `secret_reader` reads them, and `access_of`
-makes from both what `exchange` uses. Clients' keys never reach an engine; the key here is the engine's own.
+`requirements_of` says which Secrets a service needs, and `access_of` makes keys and a TLS context from their values.
+`gateway.cluster` calls them for all requests, `automation.serving.adapters` to load adapters. Clients' keys never reach
+an engine; the key here is the engine's own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from gateway.names import ServiceName
 from program.dialects.annotation_values import is_name, is_secret_key
 from program.dialects.kserve import naming
 
@@ -107,9 +107,8 @@ OPEN = EngineAccess()
 """The engines serve without TLS and demand no key."""
 
 
-def requirements_of(dialect: str, service: ServiceName, keys: Sequence[tuple[str, str]]) -> Requirements:
+def requirements_of(dialect: str, namespace: str, name: str, keys: Sequence[tuple[str, str]]) -> Requirements:
     """Return what the engines of a service require. `keys` is what `engine_keys.keys_of` returned."""
-    namespace, name = service.namespace, service.name
     valid = [
         KeyReference(SecretName(namespace, secret), key) if is_name(secret) and is_secret_key(key) else INVALID
         for secret, key in keys
