@@ -150,5 +150,5 @@ def _was_in_use(cr: Json) -> bool:
 
 
 def _digest(known: Json | None, spec: Json) -> str:
-    before = known["spec"] if known is not None else None
-    return hashlib.sha256(json.dumps([before, spec], sort_keys=True).encode()).hexdigest()[:_DIGITS]
+    """Return the digest of a change. An approval stays on the object, so the digest counts the generation, too."""
+    return hashlib.sha256(json.dumps([known, spec], sort_keys=True).encode()).hexdigest()[:_DIGITS]

@@ -219,3 +219,21 @@ def test_a_status_without_the_field_holds_as_before() -> None:
     met = {**denied, "reason": "PoliciesMet"}
     assert version_in_use({**cr, "status": {"conditions": [met]}}, awaits=True) is not None
     assert unless_pending(cr) is cr
+
+
+def test_an_approval_counts_for_one_change(world: World) -> None:
+    """The annotation stays on the object, and must not approve the same change when it is made again later."""
+    world.namespace = PREVIEW
+    world.report()
+    world.approve()
+    world.report()
+    world.edit("b")
+    world.report()
+    world.approve()
+    assert world.report().pending is None
+    world.namespace = {}
+    world.edit("a")
+    world.report()
+    world.namespace = PREVIEW
+    world.edit("b")
+    assert world.report().pending is not None
