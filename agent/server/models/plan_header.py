@@ -76,7 +76,11 @@ def _path(plan: FilePlan, store: Path | None, policy: SourcePolicy) -> Path | No
     """Return where a file is on this machine: at its own path, or downloaded; None if it is elsewhere."""
     own = local_path(plan.source)
     if own is not None:
-        return policy.allowed_path(own)
+        path = policy.allowed_path(own)
+        if path.exists() and not path.is_file():
+            # Opening a named pipe would wait for its writer.
+            raise StoreFailed(f"`{path}` is not a regular file")
+        return path
     if store is None:
         return None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from agent.contract import FilePlan
 from agent.server.models.plan_header import read_plan_header
 from agent.server.models.source_access import SourceAccess
-from agent.sources.errors import FileError, GgufInvalid, SourceNotFound, SourceRefused
+from agent.sources.errors import FileError, GgufInvalid, SourceNotFound, SourceRefused, StoreFailed
 from agent.sources.source_policy import SourcePolicy
 from program.desired.model import GgufFacts
 from tests.support.model_server import File, FileServer
@@ -70,3 +71,12 @@ def test_what_cannot_be_read_is_an_error_of_the_file(server: FileServer, tmp_pat
     ):
         with pytest.raises(error):
             read(plan(source))
+
+
+def test_a_path_that_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    """Opening a named pipe would wait for its writer."""
+    pipe = tmp_path / "m.gguf"
+    os.mkfifo(pipe)
+    for each in (pipe, tmp_path):
+        with pytest.raises(StoreFailed, match="is not a regular file"):
+            read(plan(str(each)))
