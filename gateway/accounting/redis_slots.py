@@ -23,7 +23,8 @@ MOVE_TIMEOUT_MS = 3000
 def move_rest(source: Connection, target: Server, error: str, beginning: str) -> None:
     """Move the keys of the slot that an error `ASK SLOT HOST:PORT` names, if they have this beginning.
 
-    Other clients may move the same keys meanwhile. Raises RespBroken, or RespError if the user may not move keys.
+    Other clients may move the same keys meanwhile. Raises RespBroken if a node refuses or cannot move
+    them, and RespError if the user may not list the keys of a slot.
     """
     slot = error.split(" ")[1]
     count = source.call("CLUSTER", "COUNTKEYSINSLOT", slot)
