@@ -7,6 +7,7 @@ Started by `supervisor`. A download or a slow stop delays only this process. `li
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -22,7 +23,7 @@ from agent.server.daemons.plans import is_daemon_key
 from agent.server.processes import process_log
 from agent.server.processes.drain import Draining, drain
 from agent.server.processes.early_fetch import EarlyFetch, after_early_fetch, fetch_failure
-from agent.server.processes.launching import Launcher, NotAdmitted, NotLaunched, rotate
+from agent.server.processes.launching import Launcher, NotAdmitted, NotLaunched, Progress, rotate
 from agent.server.processes.process import Unit
 from agent.server.processes.records import plan_in_force, record_of, report_of
 from agent.server.processes.worker_context import WorkerContext
@@ -172,15 +173,18 @@ class Worker:
                 self._retry = False
                 self._status = lifecycle.admission_retried(self._status)
             self._reported_desired = desired or self._reported_desired
-            self._take_early_fetch()
-            self._report_change()
-            step = self._next_step(desired, hold)
             try:
-                if self._perform(step, desired, hold):
+                self._take_early_fetch()
+                self._report_change()
+                if self._perform(self._next_step(desired, hold), desired, hold):
                     return
             except Exception as error:
                 # No exception is expected here. The process must keep its supervisor in any case.
-                self._log.exception("Failed to take a step", step=step.action.name)
+                self._log.exception("Failed to take a step")
+                kept = self._status.replacement
+                if self._early is None and kept is not None and kept.is_fetching:
+                    # The fetch did not begin, or its outcome was not taken. It begins again.
+                    self._status = replace(self._status, replacement=Replacement())
                 if self._status.running is None:
                     self._attempt_failed(ProcessReason.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
                 self._wake.wait(1.0)
@@ -227,17 +231,8 @@ class Worker:
         cancel = self._fetch_begins(desired)
         if cancel is None:
             return
-        said = 0.0
-
-        def on_progress(done: int, total: int | None) -> None:
-            nonlocal said
-            self._progress = (done, total)
-            if self._context.clock() - said >= PROGRESS_INTERVAL_S:
-                said = self._context.clock()
-                self._report_change()
-
         try:
-            paths = self._launcher.fetch(self.key, desired, on_progress, cancel)
+            paths = self._launcher.fetch(self.key, desired, self._note_progress(self._report_change), cancel)
         except Exception as error:
             failure = fetch_failure(error, self._context.policy)
             if failure is not None:
@@ -245,6 +240,19 @@ class Worker:
         else:
             self._note = ""
             self._status = lifecycle.files_fetched(self._status, paths.pop(MODEL, None), paths)
+
+    def _note_progress(self, report: Callable[[], None]) -> Progress:
+        """Return a function that keeps the progress of a fetch, and calls `report` at most once an interval."""
+        reported = 0.0
+
+        def on_progress(done: int, total: int | None) -> None:
+            nonlocal reported
+            self._progress = (done, total)
+            if self._context.clock() - reported >= PROGRESS_INTERVAL_S:
+                reported = self._context.clock()
+                report()
+
+        return on_progress
 
     def _fetch_begins(self, desired: Desired) -> threading.Event | None:
         """Report the beginning of a fetch. Returns the event that cancels it, or None if it is not needed any more."""
@@ -264,19 +272,10 @@ class Worker:
         if cancel is None:
             self._status = replace(self._status, replacement=Replacement())
             return
-        said = 0.0
-
-        def on_progress(done: int, total: int | None) -> None:
-            nonlocal said
-            self._progress = (done, total)
-            if self._context.clock() - said >= PROGRESS_INTERVAL_S:
-                said = self._context.clock()
-                self._wake.set()  # the worker's thread reports it
-
         self._early = EarlyFetch(
             desired.launch_hash,
             lambda progress, cancel: self._launcher.fetch(self.key, desired, progress, cancel),
-            on_progress=on_progress,
+            on_progress=self._note_progress(self._wake.set),  # the worker's thread reports it
             cancel=cancel,
             ended=self._wake.set,
         )

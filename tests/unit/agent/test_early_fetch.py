@@ -1,0 +1,67 @@
+"""The fetch beside a running process, when one of its steps fails in a way that nobody expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.contract import FilePlan, ProcessPlan
+from agent.server.processes import worker
+from agent.server.processes.early_fetch import EarlyFetch
+from agent.sources.errors import NoSpace
+from tests.support.supervising import Supervised, server_plan, supervised
+
+KEY = "prod/s"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Supervised]:
+    with supervised(tmp_path) as made:
+        yield made
+
+
+def plan_with(file: Path) -> ProcessPlan:
+    file.touch()
+    return server_plan("{model}", file=FilePlan(source=str(file), cache_key=file.stem * 16, file_name=file.name))
+
+
+def replaced(host: Supervised, tmp_path: Path, **changes: Any) -> None:
+    """Replace a process by one with another file, and wait until the second one serves."""
+    supervisor = host.start(**changes)
+    supervisor.put(KEY, plan_with(tmp_path / "a.gguf"), 1)
+    first = host.until(KEY, "Ready").pid
+    supervisor.put(KEY, plan_with(tmp_path / "b.gguf"), 2)
+    host.when(KEY, lambda report: report.ready and report.pid not in (None, first), what="to be replaced", timeout_s=20)
+
+
+def test_a_fetch_whose_thread_cannot_start_is_begun_again(
+    host: Supervised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = [RuntimeError("can't start new thread")]
+
+    def early(*arguments: Any, **options: Any) -> EarlyFetch:
+        if refused:
+            raise refused.pop()
+        return EarlyFetch(*arguments, **options)
+
+    monkeypatch.setattr(worker, "EarlyFetch", early)
+    replaced(host, tmp_path)
+    assert not refused
+
+
+def test_an_error_after_a_fetch_does_not_end_the_supervision(host: Supervised, tmp_path: Path) -> None:
+    full = [NoSpace("full", lacking_bytes=1)]
+
+    def fetch(plan: FilePlan, _progress: Any, _cancel: Any) -> Path:
+        if plan.file_name == "b.gguf" and full:
+            raise full.pop()
+        return Path(plan.source)
+
+    def freed_by_stop(_key: str) -> int:
+        raise OSError("the disk is gone")
+
+    replaced(host, tmp_path, fetch=fetch, freed_by_stop=freed_by_stop)
+    assert not full
