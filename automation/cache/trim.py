@@ -31,8 +31,8 @@ from program.runtimes.flags import number_of
 def custom_resource(obj: Json) -> Json:
     """Keep a custom resource except its managedFields and kubectl's last-applied annotation.
 
-    The copies share their keys and their repeated texts: each watch event is decoded separately, so by default each
-    object has keys, conditions and times of its own, which are half of its size.
+    The copies share their keys and their repeated texts, which are half of an object's size. The decoder of a watch
+    event makes new ones for each object.
     """
     metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
     annotations = metadata.get("annotations")
@@ -48,7 +48,7 @@ _LONGEST_SHARED = 128
 """Characters of a text that is likely to be in other objects too, such as the message of a condition."""
 _UNIQUE = frozenset({"name", "uid", "resourceVersion"})
 _SHARED_DEPTH = 32
-"""Levels of nested JSON. What is below them is kept as it is, so that an object of any depth can be cached."""
+"""Levels of nested JSON. Deeper values are kept without a copy, so that an object of any depth can be cached."""
 
 
 def _shared(value: Any, depth: int = 0) -> Any:

@@ -1,4 +1,4 @@
-"""What to do about the reason for which a service does not serve. Called by `waiting` and `status`."""
+"""Next steps for each reason of a service that does not serve. Called by `waiting` and `status`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The headers of models that no Model describes: those of KServe's and llmaz' services on hosts.
 
 `reconcile.desire` calls it while the context of a replica is not chosen. The header is read by the probe of the Models'
-sources, so limits, policies and shares of namespaces are the same. A plan does not depend on it but by the context.
+sources, so limits, policies and shares of namespaces are the same. Of a plan, only the context depends on the header.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class HostedHeaders:
         self._requeue = requeue
 
     def told(self, desired: DesiredService) -> DesiredService:
-        """Return the service with the headers that are known now. It is enqueued when another one is.
+        """Return the service with the headers that are known now, and enqueue it when another header is read.
 
-        Of an InferenceService nothing is read: the status of its Model has the header. Nor of a file of a host, which
-        the loop cannot read.
+        No header is read for an InferenceService, because the status of its Model has it. The loop cannot read the
+        files of a host.
         """
         if desired.key.dialect == LLMKUBE:
             return desired

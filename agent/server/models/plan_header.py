@@ -73,7 +73,7 @@ def _size(
 
 
 def _path(plan: FilePlan, store: Path | None, policy: SourcePolicy) -> Path | None:
-    """Return where a file is on this machine: at its own path, or downloaded; None if it is elsewhere."""
+    """Return the place of a file on this machine: the path in its plan, or the store; None if it is elsewhere."""
     own = local_path(plan.source)
     if own is not None:
         path = policy.allowed_path(own)

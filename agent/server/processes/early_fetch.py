@@ -1,4 +1,4 @@
-"""Fetches the files of a plan in a thread of its own, while the worker watches the process of an earlier plan.
+"""Fetches the files of a plan in a separate thread, while the worker watches the process of an earlier plan.
 
 Made by `worker`, which takes the outcome when the thread has woken it.
 """
@@ -93,7 +93,7 @@ def after_early_fetch(
     if failure is None:
         return replace(status, replacement=Replacement()), ""
     if isinstance(failure, NotAdmitted):
-        hold, retry_at = failure.hold, now + (failure.retry_s or policy.admission_retry_s)
+        hold, retry_at = failure.hold, now + (policy.admission_retry_s if failure.retry_s is None else failure.retry_s)
         kept = kept.deferred(hold.phase, hold.reason, hold.message, retry_at=retry_at)
         return replace(status, replacement=kept), ""
     lacking = error.lacking_bytes if isinstance(error, NoSpace) else None

@@ -163,11 +163,14 @@ class Worker:
         while not self._detaching:
             desired = None if self._agent_stops else self._desired
             hold = self._context.holds.of(self.key)
+            before = self._status.launch_hash
             self._status = lifecycle.plan_changed(
                 self._status,
                 desired,
                 needs_other_files=desired is not None and needs_other_files(desired.plan, self._running_plan),
             )
+            if self._status.launch_hash != before:
+                self._note = ""  # it was about the files of the plan before
             self._status = lifecycle.hold_changed(self._status, desired, hold)
             if self._retry:
                 self._retry = False

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from agent.contract import FilePlan, ProcessPlan
+from agent.contract import FilePlan, IdleQuestion, ProcessPlan
 from agent.server.processes import worker
 from agent.server.processes.early_fetch import EarlyFetch
 from agent.sources.errors import NoSpace
 from tests.support.supervising import Supervised, server_plan, supervised
 
 KEY = "prod/s"
+SLOTS = IdleQuestion(path="/slots", kind="slots")
 
 
 @pytest.fixture
@@ -23,9 +24,10 @@ def host(tmp_path: Path) -> Iterator[Supervised]:
         yield made
 
 
-def plan_with(file: Path) -> ProcessPlan:
+def plan_with(file: Path, busy: str = "", *more: str) -> ProcessPlan:
     file.touch()
-    return server_plan("{model}", file=FilePlan(source=str(file), cache_key=file.stem * 16, file_name=file.name))
+    planned = FilePlan(source=str(file), cache_key=file.stem * 16, file_name=file.name)
+    return server_plan(busy, "{model}", *more, file=planned, idle=SLOTS if busy else None)
 
 
 def replaced(host: Supervised, tmp_path: Path, **changes: Any) -> None:
@@ -65,3 +67,27 @@ def test_an_error_after_a_fetch_does_not_end_the_supervision(host: Supervised, t
 
     replaced(host, tmp_path, fetch=fetch, freed_by_stop=freed_by_stop)
     assert not full
+
+
+def test_the_reason_of_one_replacement_is_not_told_of_the_next(host: Supervised, tmp_path: Path) -> None:
+    """The first one is called off while requests end. The second one needs no other files."""
+    busy = tmp_path / "busy"
+    busy.touch()
+
+    def fetch(plan: FilePlan, _progress: Any, _cancel: Any) -> Path:
+        if plan.file_name == "b.gguf":
+            raise NoSpace("full", lacking_bytes=1)
+        return Path(plan.source)
+
+    def plan(name: str, *more: str) -> ProcessPlan:
+        return plan_with(tmp_path / name, str(busy), *more)
+
+    supervisor = host.start(fetch=fetch, freed_by_stop=lambda _key: 1)
+    supervisor.put(KEY, plan("a.gguf"), 1)
+    pid = host.until(KEY, "Ready").pid
+    supervisor.put(KEY, plan("b.gguf"), 2)
+    assert "no room" in host.until(KEY, "Stopping").message
+    supervisor.put(KEY, plan("a.gguf"), 3)
+    assert host.until(KEY, "Ready").pid == pid
+    supervisor.put(KEY, plan("a.gguf", "more"), 4)
+    assert host.until(KEY, "Stopping").message == ""
