@@ -274,7 +274,13 @@ def test_a_claim_that_goes_takes_ready_with_it(cluster: Cluster, client: KubeCli
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {"name": name},
-        "spec": {**shared, "capacity": size, "hostPath": {"path": "/nonexistent"}},
+        "spec": {
+            **shared,
+            "capacity": size,
+            "hostPath": {"path": "/nonexistent"},
+            # Without it, a waiting claim of another test with no storage class takes this volume for itself.
+            "claimRef": {"namespace": cluster.namespace, "name": "weights"},
+        },
     }
     volumes = client.mapping("v1", "PersistentVolume")
     client.create(volumes, None, volume)

@@ -61,8 +61,10 @@ def refused(api: Api, namespace: str, name: str, what: str) -> None:
 
 
 def allow(api: Api, host: str, said: Any) -> None:
+    """Patch what the host allows. The agent writes its host only after its API answers, so wait for the host."""
     body = {"spec": {"allow": said}}
     path = HOSTS.path(None, host)
+    eventually(lambda: api.get(path), what="the host's object")
     status, answer = api.request("PATCH", path, body, content_type="application/merge-patch+json")
     assert status == 200, answer
 
