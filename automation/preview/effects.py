@@ -13,8 +13,9 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from automation.cache import trim
+from automation.cache.owners import selector_of
 from automation.preview.lookup import PreviewLookup
-from automation.serving.adapters.deciding import engine_pods, hindrance, running
+from automation.serving.adapters.deciding import engine_pods, hindrance, refusal_of, running
 from automation.serving.turns.members import AgedPool, Place, ServiceFacts, places
 from automation.serving.turns.observed import facts_of
 from components import naming
@@ -27,6 +28,7 @@ from program.desired.router import Router
 from program.dialects.llmkube.parse.adapter import adapter_of, claims_of, file_of, is_on_hosts, runtime_of
 from program.dialects.llmkube.parse.pool import pool_of
 from program.dialects.llmkube.parse.router import router_of, unsupported_fields
+from program.dialects.pods.llama_server import POSSIBLE
 from program.dialects.registry import KINDS, LLMKUBE, kind_text
 
 T = TypeVar("T")
@@ -230,11 +232,12 @@ def _adapter_effects(adapter: Adapter, before: Adapter | None, look: PreviewLook
         managed=True,
         on_hosts=hosted,
         replicas=len(starts) if not hosted else 1,
+        refusal=refusal_of(pods) if adapter.dialect != LLMKUBE else POSSIBLE,
     )
     if problem is not None:
         waits = () if problem.terminal else (f"each replica of {what} loads it when it runs; clients name it {name}",)
         return Effects(waits, (f"no replica loads it: {problem.message}",))
-    file = file_of(adapter, on_host=hosted) if adapter.dialect == LLMKUBE else None
+    file = file_of(adapter, on_host=hosted)
     if file is not None:
         if before is not None and file_of(before, on_host=hosted) == file:
             return Effects((f"{what} keeps it; clients name it {name}",))
@@ -248,9 +251,10 @@ def _adapter_effects(adapter: Adapter, before: Adapter | None, look: PreviewLook
 
 
 def _pods_of(adapter: Adapter, look: PreviewLookup) -> list[Json]:
-    selector = f"{naming.LABEL_SERVICE}={adapter.service}"
-    found = [trim.pod(each) for each in look.selected(kinds.PODS, adapter.namespace, selector)]
-    return found if adapter.dialect == LLMKUBE else engine_pods(found)
+    found = look.selected(kinds.PODS, adapter.namespace, selector_of(adapter.dialect, (adapter.service,)))
+    if adapter.dialect == LLMKUBE:
+        return [trim.pod(each) for each in found]
+    return engine_pods([trim.workload_pod(each) for each in found])
 
 
 def _engine_of(adapter: Adapter, service: Json | None, pods: Iterable[Json]) -> str:

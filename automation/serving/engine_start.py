@@ -14,7 +14,8 @@ from typing import NamedTuple
 from components import naming
 from kubeapi.json_types import Json
 from program.desired.adapter import DOWNLOADER
-from program.dialects.pods.engine import argv_of, engine_in
+from program.dialects.pods.engine import engine_in_container
+from program.dialects.pods.llama_server import why_no_arguments
 
 HTTP_PORT = "http"
 """Name of the engine's port, which distinguishes its container from injected ones."""
@@ -55,8 +56,10 @@ def engine_of(pod: Json, serving: tuple[str, ...] = ()) -> Json:
         kept["of"] = _made_by(pod["metadata"])
         if tls:
             kept["tls"] = True
-        if named is not None and (runtime := engine_in([str(engine.get("image", "")), *argv_of(engine)])):
+        if named is not None and (runtime := engine_in_container(named)):
             kept["runtime"] = runtime
+            if runtime == "llamacpp" and (refusal := why_no_arguments(named))[0] is not None:
+                kept["takes_no_adapters"] = refusal
     if healthy or state.get("containerID"):
         kept["run"] = state.get("containerID") or f"restart-{state.get('restartCount', 0)}"
     if healthy:

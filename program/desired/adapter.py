@@ -137,7 +137,7 @@ class AdapterReason(StrEnum):
     SOURCE_MISMATCH = "SourceMismatch"
     """The engine cannot read the files of the source. llama-server reads one GGUF file, vLLM and SGLang a directory."""
     SOURCE_NOT_SUPPORTED = "SourceNotSupported"
-    """For services of KServe and llmaz, Herdsman downloads adapters of vLLM and SGLang only."""
+    """Herdsman cannot add arguments to the llama-server of a service of KServe or llmaz. The message has the cause."""
     HOSTS_NOT_SUPPORTED = "HostsNotSupported"
     """The service runs on hosts with another engine than llama-server or vLLM, or is no InferenceService."""
     RUNTIME_LOADING_DISABLED = "RuntimeLoadingDisabled"

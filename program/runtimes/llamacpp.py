@@ -282,7 +282,7 @@ def _engine(
     for override in settings.metadata_overrides:
         flags += ["--override-kv", override]
     flags += option("--alias", served_name)
-    flags += _of_adapters(adapters, extra)
+    flags += adapter_flags(adapters, extra)
     flags += _of_mode(mode, (*extra, *flags))
     flags += extra
     return flags if mentions(extra, "--metrics") else [*flags, "--metrics"]
@@ -310,14 +310,16 @@ def _speculative(speculative: SpeculativeDecoding | None, draft: list[str]) -> l
     ]
 
 
-def _of_adapters(paths: Sequence[str], extra: tuple[str, ...]) -> list[str]:
+def adapter_flags(paths: Sequence[str], given: Sequence[str]) -> list[str]:
     """Return the flags that load adapters, each with scale 0, so that only requests that name one get it.
+
+    `given` are the user's arguments, to which they are added.
 
     With `--lora-init-without-apply` build 11434 still applies an adapter to requests that name none. Its cache of
     prompts in the host's memory ignores adapters, so it is turned off.
     """
     flags = [word for path in paths for word in ("--lora-scaled", f"{path}:0")]
-    cached = mentions(extra, *_NO_CACHE[0])
+    cached = mentions(given, *_NO_CACHE[0])
     return flags if cached or not flags else [*flags, _NO_CACHE[0][0], *_NO_CACHE[1]]
 
 

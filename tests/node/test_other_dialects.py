@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 import shutil
 import time
@@ -14,15 +16,20 @@ import pytest
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.support import dialects
 from tests.support import node as real
+from tests.support.adapter_files import write_adapter
 from tests.support.controlplane import Api
 from tests.support.held_file import held
 from tests.support.loop import eventually, find
+from tests.support.model_server import File, FileServer
+from tools.node import image_set
 from tools.node.image_set import LLAMA_SERVER_IMAGE
 from tools.node.node import Node
 from tools.tiny_model import write_tiny_model
+from tools.versions import LLAMA_CPP
 
 pytestmark = pytest.mark.soak
 
@@ -55,6 +62,14 @@ def place(client: KubeClient, node_api: Api) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def engine_image(node: Node, llama_server: Path) -> str:
+    """The name of an image of llama.cpp that the node has, which contains the llama-server of the tests."""
+    name = f"ghcr.io/ggml-org/llama.cpp:server-b{LLAMA_CPP}"
+    node.load([dataclasses.replace(image_set.llama_server(llama_server), name=name)])
+    return name
+
+
+@pytest.fixture(scope="module")
 def services(client: KubeClient, place: str, weights: Path, request: pytest.FixtureRequest) -> str:
     """The namespace of one service of each dialect. Both start at the same time."""
     request.getfixturevalue("loop")
@@ -81,9 +96,11 @@ def services(client: KubeClient, place: str, weights: Path, request: pytest.Fixt
     return place
 
 
-def put_playground(client: KubeClient, place: str, name: str, weights: Path, **probes: Any) -> None:
+def put_playground(
+    client: KubeClient, place: str, name: str, weights: Path, image_name: str = LLAMA_SERVER_IMAGE, **probes: Any
+) -> None:
     """Create a Playground, its OpenModel, and a BackendRuntime that runs llama-server."""
-    image, _, version = LLAMA_SERVER_IMAGE.rpartition(":")
+    image, _, version = image_name.rpartition(":")
     runtime = {
         "image": image,
         "version": version,
@@ -176,3 +193,98 @@ def test_a_pod_without_probes_is_kept_while_its_engine_loads(
             time.sleep(0.5)
     eventually(lambda: available() == "True", what="slow to be Available", timeout_s=STARTED_S)
     assert found() == first and len(first) == 1 and first[0][1] == 0
+
+
+def test_a_playground_serves_a_downloaded_adapter_and_has_it_again_after_restarts(
+    client: KubeClient,
+    node: Node,
+    place: str,
+    weights: Path,
+    services: str,
+    files: FileServer,
+    engine_image: str,
+    tmp_path: Path,
+) -> None:
+    put_playground(client, place, "tuned", weights, engine_image, startupProbe=_HEALTH, readinessProbe=_HEALTH)
+    eventually(
+        lambda: condition(client, kinds.PLAYGROUNDS, place, "tuned", "Available") == "True",
+        what="tuned to be Available",
+        timeout_s=STARTED_S,
+    )
+    address = real.cluster_address(client, node, place, "tuned-lb")
+
+    def only_pod() -> Json | None:
+        found = [pod for pod in real.pods(client, place, "herdsman.dev/playground=tuned") if not ends(pod)]
+        return found[0] if len(found) == 1 else None
+
+    def text(scale: float) -> str:
+        lora = [{"id": 0, "scale": scale}]
+        body = {"prompt": "Once upon", "max_tokens": 8, "temperature": 0, "seed": 1, "lora": lora}
+
+        def answered() -> real.Answer | None:
+            answer = real.ask(address, "/v1/completions", body)
+            return answer if answer.status == 200 else None
+
+        # kube-proxy follows a change of the pods only a moment later.
+        found = eventually(answered, what="an answer", timeout_s=STARTED_S)
+        return str(found.json["choices"][0]["text"])
+
+    def adapter() -> Json:
+        return client.get(kinds.LORA_ADAPTERS, place, "sql").get("status") or {}
+
+    def is_loaded_by(pod: Json) -> bool:
+        status = adapter()
+        named = [(each["name"], each.get("adapterID")) for each in status.get("pods", ())]
+        return status.get("phase") == "Loaded" and named == [(pod["metadata"]["name"], 0)]
+
+    plain = text(0.0)
+    before = eventually(only_pod, what="one pod")
+    assert "initContainers" not in before["spec"], "the model is a folder of the node"
+
+    content = write_adapter(tmp_path / "sql.gguf", seed=1).read_bytes()
+    source = files.serve("/sql.gguf", File(content))
+    reference = {"kind": "Playground", "name": "tuned"}
+    spec = {"inferenceServiceRef": reference, "name": "sql", "source": source, "sha256": "0" * 64}
+    put(client, kinds.LORA_ADAPTERS, place, "sql", spec)
+    eventually(lambda: "DownloadFailed" in str(adapter()), what="the wrong checksum", timeout_s=STARTED_S)
+    kept = client.get(kinds.PODS, place, before["metadata"]["name"])
+    assert not ends(kept) and kept["metadata"]["uid"] == before["metadata"]["uid"]
+    assert text(0.0) == plain, "a wrong source stops nothing that runs"
+
+    put(client, kinds.LORA_ADAPTERS, place, "sql", {**spec, "sha256": hashlib.sha256(content).hexdigest()})
+    eventually(lambda: (pod := only_pod()) and is_loaded_by(pod), what="the adapter to be loaded", timeout_s=STARTED_S)
+    eventually(lambda: text(1.0) != plain, what="an answer with the adapter", timeout_s=STARTED_S)
+    tuned, pod = text(1.0), eventually(only_pod, what="one pod")
+    assert text(0.0) == plain, "requests for the model itself do not get the adapter"
+
+    real.kill_program(pod, "llama-server")
+    eventually(lambda: restarts(client, place, pod) == 1, what="the container to restart", timeout_s=STARTED_S)
+    eventually(lambda: text(1.0) == tuned, what="the adapter in the restarted container", timeout_s=STARTED_S)
+    client.delete(kinds.PODS, place, pod["metadata"]["name"])
+    eventually(
+        lambda: (new := only_pod()) and new["metadata"]["uid"] != pod["metadata"]["uid"] and is_loaded_by(new),
+        what="the adapter in another pod",
+        timeout_s=STARTED_S,
+    )
+    eventually(lambda: text(1.0) == tuned, what="an answer of the other pod", timeout_s=STARTED_S)
+
+    client.delete(kinds.LORA_ADAPTERS, place, "sql")
+    eventually(
+        lambda: (last := only_pod()) and labels_of(last) == labels_of(before),
+        what="a pod of the same template as before the adapter",
+        timeout_s=STARTED_S,
+    )
+
+
+def labels_of(pod: Json) -> Json:
+    """Return the labels of a pod, one of which is the hash of its template."""
+    return dict(pod["metadata"]["labels"])
+
+
+def ends(pod: Json) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def restarts(client: KubeClient, namespace: str, pod: Json) -> int:
+    [status] = client.get(kinds.PODS, namespace, pod["metadata"]["name"])["status"]["containerStatuses"]
+    return int(status["restartCount"])

@@ -241,6 +241,7 @@ class LoraAdapters:
             managed=service is not None and self._targets.manages(adapter, service),
             on_hosts=on_hosts,
             replicas=len(starts) + len(planned),
+            refusal=self._targets.refusal(adapter),
         )
         if hindered is not None or service is None:
             return self._report(cached, judged, AdapterFacts(problem=hindered), path=adapter.location)

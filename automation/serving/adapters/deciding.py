@@ -22,6 +22,7 @@ from program.dialects.llmkube.parse.adapter import (
     keeps_prompts_of_adapters,
     why_not_part,
 )
+from program.dialects.pods.llama_server import POSSIBLE, Refusal
 from program.dialects.registry import LLMKUBE, kind_text
 
 FINALIZER = "herdsman.dev/lora-adapter"
@@ -66,6 +67,15 @@ def engine_pods(pods: Iterable[Json]) -> list[Json]:
     ]
 
 
+def refusal_of(pods: Iterable[Json]) -> Refusal:
+    """Return why no pod of a service of KServe or llmaz can be started with downloaded adapters.
+
+    While a rollout replaces pods that cannot by pods that can, it is possible.
+    """
+    found: list[Refusal] = [pod["engine"].get("takes_no_adapters", POSSIBLE) for pod in pods]
+    return found[0] if found and POSSIBLE not in found else POSSIBLE
+
+
 def hindrance(
     adapter: Adapter,
     *,
@@ -75,11 +85,12 @@ def hindrance(
     managed: bool,
     on_hosts: bool,
     replicas: int,
+    refusal: Refusal = POSSIBLE,
 ) -> Problem | None:
     """Return why no replica is asked to load an adapter; None if all running replicas are.
 
     `first` is the adapter that counts for this service and name. `engine` is empty while it is unknown. `managed`: this
-    loop manages the service.
+    loop manages the service. `refusal` is that of `refusal_of`.
     """
     what = f"{kind_text(adapter.dialect)} `{adapter.service}`"
     if first is not None and first.uid != adapter.uid:
@@ -96,7 +107,9 @@ def hindrance(
             f"this loop does not manage {what}; `herdsman adopt` takes it over",
         )
     if adapter.dialect != LLMKUBE:
-        return _of_another_dialect(adapter, service, what, engine=engine, on_hosts=on_hosts, replicas=replicas)
+        return _of_another_dialect(
+            adapter, service, what, engine=engine, on_hosts=on_hosts, replicas=replicas, refusal=refusal
+        )
     file = file_of(adapter, on_host=on_hosts)
     if engine not in ENGINES:
         return _problem(
@@ -119,7 +132,7 @@ def hindrance(
 
 
 def _of_another_dialect(
-    adapter: Adapter, service: Json, what: str, *, engine: str, on_hosts: bool, replicas: int
+    adapter: Adapter, service: Json, what: str, *, engine: str, on_hosts: bool, replicas: int, refusal: Refusal
 ) -> Problem | None:
     """Return why no replica of a service of KServe or llmaz is asked."""
     if adapter.name in _own_adapters(service):
@@ -134,7 +147,7 @@ def _of_another_dialect(
         why = f"the pods of {what} run no engine that serves adapters; vLLM, SGLang and llama.cpp do"
         return _problem(AdapterReason.RUNTIME_MISMATCH, why)
     if adapter.file is not None:
-        reason, message = why_not_downloaded(engine, adapter.file)
+        reason, message = why_not_downloaded(engine, adapter.file, refusal)
         if reason is not None:
             return _problem(reason, f"{what}: {message}")
     return None

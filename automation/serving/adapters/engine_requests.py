@@ -138,8 +138,8 @@ def _find(path: str, ask: Ask) -> AdapterOutcome:
     if found is None:
         return _failed(
             AdapterReason.NOT_IN_ARGUMENTS,
-            f"llama-server was started without {path}; it loads adapters only at its start. Add --lora {path} to "
-            "spec.extraArgs of the InferenceService",
+            f"llama-server was started without {path}; it loads adapters only at its start. Add --lora {path} to the "
+            "arguments of the service: in an InferenceService, spec.extraArgs",
         )
     if found.get("scale"):
         # Otherwise the adapter would also change the answers to requests for the model itself.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from automation.cache.cluster_cache import ClusterCache
 from automation.serving.adapters import planned_replicas
-from automation.serving.adapters.deciding import engine_pods, running
+from automation.serving.adapters.deciding import engine_pods, refusal_of, running
 from automation.serving.engine_start import EngineStart
 from automation.status.ownership import held_by_upstream
 from kubeapi.json_types import Json
 from program.desired.adapter import Adapter, AdapterReplica
 from program.dialects.llmkube.parse.adapter import file_of, is_on_hosts, runtime_of
+from program.dialects.pods.llama_server import POSSIBLE, Refusal
 from program.dialects.registry import KINDS, LLMKUBE, is_part_of_another
 
 
@@ -37,6 +38,10 @@ class Targets:
         if adapter.dialect == LLMKUBE:
             return runtime_of(service) if service is not None else ""
         return next((str(pod["engine"]["runtime"]) for pod in self._pods(adapter)), "")
+
+    def refusal(self, adapter: Adapter) -> Refusal:
+        """Return why no pod of a service of KServe or llmaz can be started with downloaded adapters."""
+        return refusal_of(self._pods(adapter)) if adapter.dialect != LLMKUBE else POSSIBLE
 
     def starts(self, adapter: Adapter) -> tuple[EngineStart, ...]:
         """Return the starts of the engines in healthy pods."""

@@ -60,6 +60,11 @@ def engine_in(words: Iterable[str]) -> str:
     return next((engine for word, engine in _WORDS if word in text), "")
 
 
+def engine_in_container(container: Json) -> str:
+    """Recognise the engine of a container; empty for an unknown one."""
+    return engine_in([str(container.get("image") or ""), *argv_of(container)])
+
+
 def settings_of(engine: str) -> EngineSettings:
     """Return the settings of an engine by its kind; those of a generic server for an unknown kind."""
     return _SETTINGS.get(engine) or Generic()

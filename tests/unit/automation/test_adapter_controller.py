@@ -17,6 +17,7 @@ from automation.serving.adapters.deciding import FINALIZER, PEER_FINALIZER, UNLO
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
+from program.desired.adapter import AdapterReason
 from program.desired.facts import Problem
 from program.dialects.llmkube.parse.adapter import adapter_of
 from program.dialects.registry import DIALECTS
@@ -480,13 +481,55 @@ def test_pods_of_other_dialects_download_an_adapter(world: World) -> None:
     assert (old.asked, new.adapters) == ([], {"sql": file.pod_path})
 
 
-def test_llama_server_of_other_dialects_downloads_no_adapter(world: World) -> None:
+def of_llama_server(world: World, *pods: str, **engine: Any) -> None:
+    """Make pods those of a Playground with llama-server."""
     world.kind, world.service = kinds.PLAYGROUNDS, {"metadata": {"name": "svc", "namespace": "ns"}, "spec": {}}
-    world.engine("a", AdapterEngine("llamacpp"))
-    world.pods["a"]["engine"] |= {"runtime": "llamacpp", "of": ("StatefulSet", "svc")}
-    reference = {"kind": "Playground", "name": "svc"}
-    world.adapter(inferenceServiceRef=reference, path=None, source="https://h/sql.gguf")
+    for pod in pods:
+        world.pods[pod]["engine"] |= {"runtime": "llamacpp", "of": ("ReplicaSet", "svc"), **engine}
+
+
+GGUF: Json = {"inferenceServiceRef": {"kind": "Playground", "name": "svc"}, "path": None, "source": "https://h/a.gguf"}
+
+
+def test_llama_server_of_other_dialects_has_a_downloaded_adapter_from_each_start(world: World) -> None:
+    world.adapter(**GGUF)
+    file = adapter_of(world.adapters["sql"]).file
+    assert file is not None
+    old = world.engine("old", AdapterEngine("llamacpp"))
+    of_llama_server(world, "old")
+    world.until(lambda: world.phase() == "Loading" and world.reason() == "RestartPending")
+    new = world.engine("new", AdapterEngine("llamacpp", files=("/other.gguf", file.pod_path), scale=0.0))
+    of_llama_server(world, "new", adapters=(file.container,))
+    del world.pods["old"]
+    world.until(lambda: world.phase() == "Loaded")
+    assert world.status()["pods"] == [{"name": "new", "loaded": True, "adapterID": 1}]
+    world.engine("new", new, run="c2")
+    of_llama_server(world, "new", adapters=(file.container,))
+    world.until(lambda: len(new.asked) == 2)
+    world.until(lambda: world.phase() == "Loaded")
+    assert (old.asked, new.changes()) == ([], [])
+
+
+def test_a_llama_server_that_takes_no_arguments_has_the_cause_in_the_condition(world: World) -> None:
+    world.adapter(**GGUF)
+    refusal = (AdapterReason.SOURCE_NOT_SUPPORTED, "image `corp/llama` is not llama.cpp's own")
+    for pod in ("a", "b"):
+        world.engine(pod, AdapterEngine("llamacpp"))
+    of_llama_server(world, "a", "b", takes_no_adapters=refusal)
     world.until(lambda: world.phase() == "Failed" and world.reason() == "SourceNotSupported")
+    [ready] = [each for each in world.status()["conditions"] if each["type"] == "Ready"]
+    assert "Playground `svc`: image `corp/llama` is not llama.cpp's own" in ready["message"]
+    world.engine("b", AdapterEngine("llamacpp"))
+    of_llama_server(world, "b")
+    world.until(lambda: world.reason() == "RestartPending")
+
+
+def test_llama_server_of_other_dialects_reads_no_directory(world: World) -> None:
+    world.adapter(**{**GGUF, "source": "hf://org/sql"})
+    engine = world.engine("a", AdapterEngine("llamacpp"))
+    of_llama_server(world, "a")
+    world.until(lambda: world.phase() == "Failed" and world.reason() == "SourceMismatch")
+    assert engine.asked == []
 
 
 def test_an_adapter_that_a_policy_does_not_allow_is_not_loaded(world: World) -> None:

@@ -21,6 +21,7 @@ from program.desired.facts import ServiceFacts, WorkloadFacts
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.desired.workloads import Workloads
+from program.dialects.pods.llama_server import why_no_arguments
 from tests.support.loop import eventually
 from tests.support.pod_actions import act_on_pods
 from tests.support.pod_proxy import PodProxy, Say, token
@@ -99,6 +100,14 @@ def test_a_container_beside_the_engine_is_not_asked() -> None:
 
 def test_a_container_that_says_nothing_of_a_port_cannot_be_asked() -> None:
     assert start_of(pod(ports=[])) is None
+
+
+def test_a_pod_says_why_its_llama_server_takes_no_adapters() -> None:
+    engine = pod(image="corp/llama-server:1")["engine"]
+    assert engine["runtime"] == "llamacpp"
+    assert engine["takes_no_adapters"] == why_no_arguments({"image": "corp/llama-server:1"})
+    for container in (VLLM, {"image": "ghcr.io/ggml-org/llama.cpp:server"}):
+        assert "takes_no_adapters" not in pod(**container)["engine"]
 
 
 VLLM: Json = {"image": "vllm/vllm-openai:v0.11.0"}

@@ -11,6 +11,8 @@ from components.render import RenderOptions
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.adapter import FOLDER, AdapterFile
+from program.desired.model import Gpu
+from program.desired.service import DesiredService
 from program.desired.workloads import PodGroup, PodSet, Workloads
 from program.dialects.described_adapters import with_adapters as with_parsed_adapters
 from program.dialects.dialect import Parsed
@@ -18,6 +20,7 @@ from program.dialects.llmkube.parse.adapter import adapter_of
 from tests.support.builders import service
 
 OPTIONS = RenderOptions()
+LLAMA = "ghcr.io/ggml-org/llama.cpp:server-b11434"
 
 
 def adapter(name: str = "sql", **spec: Any) -> Json:
@@ -33,8 +36,9 @@ def file_of(cr: Json) -> AdapterFile:
     return file
 
 
-def template(name: str = "model-runner", image: str = "vllm/vllm-openai:v1") -> Json:
-    containers = [{"name": "proxy", "image": "p"}, {"name": name, "image": image, "volumeMounts": [{"name": "m"}]}]
+def template(name: str = "model-runner", image: str = "vllm/vllm-openai:v1", **fields: Any) -> Json:
+    engine = {"name": name, "image": image, "volumeMounts": [{"name": "m"}], **fields}
+    containers = [{"name": "proxy", "image": "p"}, engine]
     return {"metadata": {}, "spec": {"containers": containers, "initContainers": [{"name": "loader"}]}}
 
 
@@ -55,14 +59,19 @@ class Look:
         return None
 
 
-def parsed(*crs: Json, pods: PodSet | None = None) -> tuple[str, ...]:
-    """The adapters of a service `svc` of llmaz."""
+def desired_of(*crs: Json, pods: PodSet | None = None, spec: Json | None = None, **fields: Any) -> DesiredService:
+    """A service `svc` of llmaz with its adapters."""
     workloads = Workloads(pods=(pods or PodSet(part="main", name="svc", template=template()),))
     look = Look(*crs)
-    cr = {"metadata": {"name": "svc", "namespace": "ns"}}
-    found = with_parsed_adapters(Parsed(service(workloads=workloads)), cr, look, dialect="llmaz").desired.adapters
-    assert look.asked == [each.resource for each in found]
-    return tuple(each.name for each in found)
+    cr = {"metadata": {"name": "svc", "namespace": "ns"}, "spec": spec or {}}
+    found = with_parsed_adapters(Parsed(service(workloads=workloads, **fields)), cr, look, dialect="llmaz").desired
+    assert look.asked == [each.resource for each in found.adapters]
+    return found
+
+
+def parsed(*crs: Json, pods: PodSet | None = None) -> tuple[str, ...]:
+    """The adapters of a service `svc` of llmaz."""
+    return tuple(each.name for each in desired_of(*crs, pods=pods).adapters)
 
 
 def test_a_service_has_the_downloaded_adapters_of_its_own_in_the_order_of_their_age() -> None:
@@ -79,10 +88,40 @@ def test_a_service_has_the_downloaded_adapters_of_its_own_in_the_order_of_their_
     assert parsed() == ()
 
 
-@pytest.mark.parametrize("image", ["ghcr.io/ggml-org/llama.cpp:server", "unknown"])
-def test_other_engines_get_no_downloaded_adapters(image: str) -> None:
-    assert parsed(adapter(), pods=PodSet(part="main", name="svc", template=template(image=image))) == ()
+def test_other_engines_get_no_downloaded_adapters() -> None:
+    assert parsed(adapter(), pods=PodSet(part="main", name="svc", template=template(image="unknown"))) == ()
     assert parsed(adapter(), pods=PodSet(part="main", name="svc", template=template("engine"))) == ()
+
+
+def test_llama_server_gets_files_and_needs_a_known_image() -> None:
+    pods, own = (PodSet(part="main", name="svc", template=template(image=each)) for each in (LLAMA, "corp/llama.cpp:1"))
+    assert parsed(adapter(), pods=pods) == (), "it reads no directory"
+    file = adapter("file", source="https://h/a.gguf")
+    assert parsed(file, adapter("dir"), pods=pods) == ("file",)
+    assert parsed(file, pods=own) == ()
+
+
+ONE_AT_A_TIME = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "spec", "gpu", "surges"),
+    [
+        (ONE_AT_A_TIME, {}, None, True),
+        (ONE_AT_A_TIME, {}, Gpu(count=1), False),
+        (ONE_AT_A_TIME, {"rolloutStrategy": {"type": "RollingUpdate"}}, None, False),
+        (None, {}, None, False),
+    ],
+    ids=["own-pace", "gpu", "pace-of-the-user", "pace-of-kubernetes"],
+)
+def test_a_new_pod_downloads_before_the_old_one_ends(strategy: Any, spec: Json, gpu: Any, surges: bool) -> None:
+    pods = PodSet(part="main", name="svc", template=template(), strategy=strategy)
+    without = desired_of(pods=pods, spec=spec, gpu=gpu)
+    assert without.workloads == Workloads(pods=(pods,))
+    described = desired_of(adapter(), pods=pods, spec=spec, gpu=gpu).workloads
+    assert described is not None
+    changed = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    assert described.main.strategy == (changed if surges else strategy)
 
 
 def test_pods_with_an_engine_download_adapters_for_it() -> None:
@@ -108,3 +147,22 @@ def test_pods_with_an_engine_download_adapters_for_it() -> None:
         assert {"name": "lora-adapters", "emptyDir": {}} in spec["volumes"]
         assert spec["initContainers"][1]["envFrom"] == [{"secretRef": {"name": "hub"}}]
     assert with_adapters(before, service(), OPTIONS) is before
+
+
+def test_llama_server_gets_the_adapters_as_arguments_and_workers_do_not() -> None:
+    files = tuple(file_of(adapter(name, source=f"https://h/{name}.gguf")) for name in ("sql", "legal"))
+    worker = template("main", LLAMA, command=["/app/rpc-server"], args=["-p", "50052"])
+    leader = template("main", LLAMA, args=["-m", "/m.gguf"])
+    pods = PodSet(part="main", name="svc", template=worker, group=PodGroup(size=2, leader=leader))
+    [changed] = with_adapters(Workloads(pods=(pods,)), service(adapters=files), OPTIONS).pods
+    assert changed.template == worker
+    assert changed.group is not None and changed.group.leader is not None
+    _, engine = changed.group.leader["spec"]["containers"]
+    loading = [word for file in files for word in ("--lora-scaled", f"{file.directory}/adapter.gguf:0")]
+    assert engine["args"] == ["-m", "/m.gguf", *loading, "--cache-ram", "0"]
+    assert engine["volumeMounts"][-1]["mountPath"] == FOLDER
+    uncached = template("main", LLAMA, command=["llama-server", "--cache-ram=0", "-m", "/m.gguf"])
+    single = PodSet(part="main", name="svc", template=uncached)
+    [changed] = with_adapters(Workloads(pods=(single,)), service(adapters=files), OPTIONS).pods
+    _, engine = changed.template["spec"]["containers"]
+    assert (engine["command"], engine["args"]) == (uncached["spec"]["containers"][1]["command"], loading)

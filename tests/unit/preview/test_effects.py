@@ -42,8 +42,10 @@ class Cluster:
     def request(self, *_words: Any, **_options: Any) -> Json:
         raise NotFound(404, "NotFound", "not found")
 
-    def list(self, kind: Any, *_path: Any, **_options: Any) -> Json:
-        return {"items": list(self.pods) if kind is kinds.PODS else []}
+    def list(self, kind: Any, *_path: Any, label_selector: str = "", **_options: Any) -> Json:
+        asked = dict(each.split("=") for each in label_selector.split(",") if each)
+        pods = [pod for pod in self.pods if asked.items() <= pod["metadata"].get("labels", {}).items()]
+        return {"items": pods if kind is kinds.PODS else []}
 
 
 def resource(kind: str, resource_name: str, /, **spec: Any) -> Json:
@@ -194,6 +196,28 @@ def test_the_engine_of_another_dialects_service_is_that_of_its_pods() -> None:
     llm = {**resource("LLMInferenceService", "chat"), "apiVersion": kinds.LLM_SERVICES.api_version}
     waits = effects_of(adapter, None, look(adapter, llm))
     assert "each replica of LLMInferenceService `chat` loads it when it runs" in said(waits.effects)
+
+
+def test_a_rollout_of_another_dialects_service_is_said_before_it_happens() -> None:
+    reference = {"kind": "LLMInferenceService", "name": "chat"}
+    address = "https://h/sql.gguf"
+    adapter = resource("LoRAAdapter", "sql", inferenceServiceRef=reference, name="sql", source=address)
+    llm = {**resource("LLMInferenceService", "chat"), "apiVersion": kinds.LLM_SERVICES.api_version}
+
+    def replica(image: str) -> Json:
+        found = pod("chat-kserve-1-a")
+        labels = {"app.kubernetes.io/part-of": "llminferenceservice", "app.kubernetes.io/name": "chat"}
+        owners = [{"kind": "ReplicaSet", "name": "chat-kserve-1", "uid": "u", "controller": True}]
+        found["metadata"] |= {"labels": labels, "ownerReferences": owners}
+        found["spec"]["containers"] = [{"name": "main", "image": image, "ports": [{"containerPort": 8080}]}]
+        return found
+
+    ours = replica("ghcr.io/ggml-org/llama.cpp:server")
+    rolled = effects_of(adapter, None, look(adapter, llm, pods=(ours,)))
+    assert "LLMInferenceService `chat` rolls out once, and its pods download" in said(rolled.effects)
+    assert "keeps it" in said(effects_of(adapter, adapter, look(adapter, llm, pods=(ours,))).effects)
+    refused = effects_of(adapter, None, look(adapter, llm, pods=(replica("corp/llama-server:1"),)))
+    assert refused.effects == () and "is not llama.cpp's own" in said(refused.warnings)
 
 
 def test_a_spec_that_its_controller_refuses_is_a_problem_with_its_field() -> None:

@@ -134,17 +134,22 @@ def why_not_part(engine: str, service: Json, file: AdapterFile, *, on_host: bool
     if is_path and not source.source.path.startswith("/"):
         why = f"`{source.source.path}` is no path on the host; write an absolute path, or spec.source"
         return AdapterReason.SOURCE_MISMATCH, why
-    if engine == "llamacpp":
-        if source.files:
-            why = f"llama-server reads one GGUF file, and {source.source.address} is a directory; name a file"
-            return AdapterReason.SOURCE_MISMATCH, why
-        if _cache_size(service) not in (None, "0"):
-            why = "llama-server would answer with cached prompts of other adapters; set --cache-ram 0 in spec.extraArgs"
-            return AdapterReason.NOT_IN_ARGUMENTS, f"{why}, or remove --cache-ram"
-    elif not source.files and not is_path:
-        why = f"{engine} reads a directory, and {source.source.address} is one file; name a repository or spec.files"
-        return AdapterReason.SOURCE_MISMATCH, why
-    return None, ""
+    mismatch = why_not_read(engine, file) if engine == "llamacpp" or not is_path else (None, "")
+    if mismatch[0] is None and engine == "llamacpp" and _cache_size(service) not in (None, "0"):
+        why = "llama-server would answer with cached prompts of other adapters; set --cache-ram 0 in spec.extraArgs"
+        return AdapterReason.NOT_IN_ARGUMENTS, f"{why}, or remove --cache-ram"
+    return mismatch
+
+
+def why_not_read(engine: str, file: AdapterFile) -> tuple[AdapterReason | None, str]:
+    """Return the reason and the message why an engine cannot read the files of a source; (None, "") if it can."""
+    address, is_directory = file.source.source.address, bool(file.source.files)
+    why = ""
+    if engine == "llamacpp" and is_directory:
+        why = f"llama-server reads one GGUF file, and {address} is a directory; name a file"
+    elif engine != "llamacpp" and not is_directory:
+        why = f"{engine} reads a directory, and {address} is one file; name a repository or spec.files"
+    return (AdapterReason.SOURCE_MISMATCH, why) if why else (None, "")
 
 
 def runtime_of(service: Json) -> str:
