@@ -54,8 +54,9 @@ class ModelRouterStatuses:
     ) -> None:
         """`record` is `EventRecorder.record`, `gateway_url` the address of the gateway for clients.
 
-        `shard` is the part that this loop leads. `versions` decides which version of a router is in use. `note` is called with each router and that decision, for
-        its history, and `on_gone` with kind, namespace and name of a router that does not exist any more.
+        `shard` is the part that this loop leads. `versions` decides which version of a router is in use. `note` is
+        called with each router and that decision, for its history, and `on_gone` with kind, namespace and name of a
+        router that does not exist any more.
         """
         self._record = record
         self._versions = versions or ResourceVersions()

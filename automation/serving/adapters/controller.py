@@ -38,8 +38,8 @@ from automation.serving.adapters.replica_requests import ReplicaRequests
 from automation.serving.adapters.targets import Targets
 from automation.serving.background import BackgroundProbes
 from automation.serving.engine_start import EngineStart
-from automation.status.event_recorder import EventRecorder
 from automation.status.event_log import version_events
+from automation.status.event_recorder import EventRecorder
 from automation.status.ownership import written_by_another
 from automation.status.writer import StatusWriter
 from components import naming
