@@ -17,7 +17,8 @@ import typer
 
 from automation.cli.dry_run import OlderPreview
 from automation.cli.output import OutputFormat, complain, print_json, print_table, say, say_painted
-from automation.cli.service_lookup import find_versioned, list_resources, list_services
+from automation.cli.service_lookup import find_versioned, list_services
+from automation.places.resources import list_resources
 from kubeapi.json_types import Json
 
 if TYPE_CHECKING:

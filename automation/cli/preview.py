@@ -45,7 +45,8 @@ def preview(
         list[str] | None,
         typer.Option(
             "--live",
-            help="Show what the loop would do now for this service (NAME or KIND/NAME, modelrouter/NAME).",
+            help="Show what the loop would do now for a service: NAME or KIND/NAME. For modelrouter/NAME, "
+            "modelpool/NAME and loraadapter/NAME: the change that waits for an approval.",
         ),
     ] = None,
     everything: Annotated[

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import typer
 
 from automation.cli.output import complain
@@ -51,15 +49,6 @@ def find_versioned(client: KubeClient, namespace: str | None, name: str) -> Json
         where = f" in namespace `{namespace}`" if namespace else ""
         complain(f"no {kind.kind} `{plain}`{where}", hint=f"`kubectl get {kind.plural} -A` shows all")
     raise typer.Exit(1)
-
-
-def list_resources(client: KubeClient, namespace: str | None) -> list[Json]:
-    """List the ModelRouters, ModelPools and LoRAAdapters that the caller may list, and that the cluster serves."""
-    found: list[Json] = []
-    for kind in REFERRERS.values():
-        with suppress(NotFound, Forbidden):
-            found += client.list(kind, namespace)["items"]
-    return found
 
 
 def find_service(client: KubeClient, namespace: str | None, name: str) -> Json:

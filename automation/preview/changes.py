@@ -103,6 +103,8 @@ class ResourcePreview:
     """What the resource means for clients and services once it is applied."""
     warnings: tuple[str, ...] = ()
     """What it refers to and does not exist, and fields without an effect. The API server accepts it nevertheless."""
+    notes: tuple[str, ...] = ()
+    """Why the loop would not put the change into use at once."""
     violations: tuple[Violation, ...] = ()
     problem: Problem | None = None
     """Why its controller would refuse it."""

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from automation.places.resources import list_resources
 from automation.preview.changes import ResourcePreview
 from automation.preview.custom_resources import AppliedDocument
 from automation.preview.lookup import PreviewLookup
 from kubeapi.client import KubeClient
-from kubeapi.errors import Forbidden, NotFound
+from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.dialects.registry import REFERRERS
@@ -57,10 +58,7 @@ def find_resources(client: KubeClient, namespace: str | None, names: Iterable[tu
 def find_changed_resources(client: KubeClient, namespace: str | None) -> LiveResources:
     """Read the resources whose change is held back, of the kinds that the caller may list. Raises ApiError."""
     resources = LiveResources(PreviewLookup(client))
-    for kind in REFERRERS.values():
-        with suppress(NotFound, Forbidden):
-            found = map(_as_applied, client.list(kind, namespace)["items"])
-            resources.found += (each for each in found if each.changed)
+    resources.found += (each for each in map(_as_applied, list_resources(client, namespace)) if each.changed)
     return resources
 
 

@@ -200,7 +200,7 @@ def _problem_text(problem: Problem) -> str:
 
 def _consequences(preview: ServicePreview | ResourcePreview) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if isinstance(preview, ResourcePreview):
-        return ("effect", preview.effects), ("warning", preview.warnings)
+        return ("effect", preview.effects), ("warning", preview.warnings), ("note", preview.notes)
     return (
         ("restarts", preview.restarts),
         ("stops", preview.stops),
@@ -320,6 +320,7 @@ def _resource_json(resource: ResourcePreview) -> Json:
         "fields": list(resource.fields),
         "effects": list(resource.effects),
         "warnings": list(resource.warnings),
+        "notes": list(resource.notes),
         "violations": [violation_json(each) for each in resource.violations],
         "problem": _problem_json(problem),
     }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from automation.preview.changes import Preview
+from automation.preview.changes import Preview, ResourcePreview
 from automation.preview.custom_resources import (
     AppliedDocument,
     CustomResources,
@@ -64,35 +64,40 @@ def preview_files(
     affected = _affected_by_files(client, previewer.map, manifests)
     found = _preview(client, previewer, affected, on_progress)
     if affected.referrers:
-        found = _with_resources(found, client, previewer, affected)
+        found = _with_resources(found, client, previewer, affected, of_files=True)
     manifests.note_unused()
     left_out = [note for note in manifests.notes if note not in found.notes]
     return replace(found, notes=(*found.notes, *left_out))
 
 
-def _with_resources(found: Preview, client: KubeClient, previewer: Previewer, affected: _Affected) -> Preview:
-    """Add the previews of the ModelRouters, ModelPools and LoRAAdapters of the files."""
-    from automation.preview.resources import preview_resource
+def _with_resources(
+    found: Preview, client: KubeClient, previewer: Previewer, affected: _Affected, *, of_files: bool
+) -> Preview:
+    """Add the previews of ModelRouters, ModelPools and LoRAAdapters: of files, or of those in the cluster."""
+    from automation.preview.resources import preview_resource, with_mode
 
-    assert affected.look is not None
-    labels = _namespace_labels(client, affected.referrers) if previewer.has_policies else {}
-    shown = tuple(
-        replace(
-            preview_resource(affected.look, each),
-            violations=previewer.check_resource(each.cr, labels.get(each.cr["metadata"]["namespace"], {})),
-        )
-        for each in affected.referrers
-    )
-    notes = dict.fromkeys((*found.notes, *affected.look.notes))
+    look = affected.look
+    assert look is not None
+    namespaces = _namespaces(client, affected.referrers)
+
+    def shown_of(applied: AppliedDocument) -> ResourcePreview:
+        metadata = namespaces.get(applied.cr["metadata"]["namespace"], {})
+        preview = preview_resource(look, applied)
+        if of_files:
+            preview = with_mode(preview, applied.cr, metadata.get("annotations") or {})
+        return replace(preview, violations=previewer.check_resource(applied.cr, metadata.get("labels") or {}))
+
+    shown = tuple(map(shown_of, affected.referrers))
+    notes = dict.fromkeys((*found.notes, *look.notes))
     return replace(found, resources=shown, notes=tuple(notes))
 
 
-def _namespace_labels(client: KubeClient, applied: Iterable[AppliedDocument]) -> dict[str, Mapping[str, str]]:
-    """Return the labels of the namespaces of resources. One that may not be read counts as one without labels."""
-    found: dict[str, Mapping[str, str]] = {}
+def _namespaces(client: KubeClient, applied: Iterable[AppliedDocument]) -> dict[str, Json]:
+    """Return the metadata of the namespaces of resources, without those that may not be read."""
+    found: dict[str, Json] = {}
     for namespace in {each.cr["metadata"]["namespace"] for each in applied}:
         with suppress(NotFound, Forbidden):
-            found[namespace] = client.get(kinds.NAMESPACES, None, namespace)["metadata"].get("labels") or {}
+            found[namespace] = client.get(kinds.NAMESPACES, None, namespace)["metadata"]
     return found
 
 
@@ -125,7 +130,7 @@ def preview_live(
         else:
             resources = live_resources.find_changed_resources(client, namespace)
         affected.referrers, affected.look = resources.found, resources.look
-        found = _with_resources(found, client, previewer, affected)
+        found = _with_resources(found, client, previewer, affected, of_files=False)
         shown = tuple(map(live_resources.as_held, found.resources, (each.cr for each in resources.found)))
         errors, notes = (*found.errors, *resources.errors), (*found.notes, *resources.notes())
         found = replace(found, resources=shown, errors=errors, notes=notes)

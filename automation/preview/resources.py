@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 
+from automation.approval.modes import mode_of
 from automation.engine.differences import differences
 from automation.preview.changes import ResourcePreview
 from automation.preview.custom_resources import AppliedDocument
@@ -16,8 +19,9 @@ from automation.preview.effects import Effects, effects_of
 from automation.preview.lookup import PreviewLookup
 from components.providers.kubernetes_objects import LAST_APPLIED_ANNOTATION
 from kubeapi.json_types import Json
-from program.desired.errors import DesiredError
+from program.desired.errors import DesiredError, SpecInvalid
 from program.desired.facts import Problem
+from program.dialects.registry import referrer_of
 
 _DIGITS = 16
 
@@ -34,7 +38,7 @@ def preview_resource(look: PreviewLookup, applied: AppliedDocument) -> ResourceP
     try:
         found = effects_of(cr, live, look)
     except DesiredError as error:
-        problem = Problem(reason=error.reason, message=error.why, field=error.field, terminal=True)
+        problem = _problem(error)
     return ResourcePreview(
         kind=str(cr["kind"]),
         namespace=str(metadata.get("namespace") or ""),
@@ -46,6 +50,26 @@ def preview_resource(look: PreviewLookup, applied: AppliedDocument) -> ResourceP
         warnings=found.warnings,
         problem=problem,
     )
+
+
+def with_mode(preview: ResourcePreview, cr: Json, of_namespace: Mapping[str, str]) -> ResourcePreview:
+    """Return the preview of a file with a note if the mode holds the change back.
+
+    `of_namespace` are the annotations of the namespace, which sets the mode where the resource does not.
+    """
+    try:
+        mode = mode_of(cr, of_namespace)
+    except SpecInvalid as error:
+        return replace(preview, problem=preview.problem or _problem(error))
+    if mode == "Apply" or not preview.changed:
+        return preview
+    named = f"{referrer_of(cr)}/{preview.name} -n {preview.namespace}"
+    until = f"`herdsman approve {named}`" if mode == "Preview" else "the mode is changed"
+    return replace(preview, notes=(f"mode {mode}: the version in use stays in use until {until}",))
+
+
+def _problem(error: DesiredError) -> Problem:
+    return Problem(reason=error.reason, message=error.why, field=error.field, terminal=True)
 
 
 def _visible(cr: Json | None) -> Json:

@@ -286,6 +286,7 @@ def assemble(
         routers = ModelRouterStatuses(
             client,
             cluster,
+            record=recorder.record,
             gateway_url=settings.gateway_url,
             shard=shard,
             versions=versions,

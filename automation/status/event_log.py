@@ -15,6 +15,7 @@ from automation.engine.port import ServiceOutcome
 from automation.status.event_recorder import EventType
 from kubeapi.json_types import Json
 from program.desired.facts import ServiceFacts
+from program.dialects.status.accepted_version import FIELD
 from program.dialects.status.conditions import MODEL_TRANSFER_REASONS, Reason
 from program.dialects.status.waiting import PREEMPTED
 
@@ -156,6 +157,26 @@ def _approval(was: _View, now: _View) -> list[Entry]:
         told.append(Entry("Normal", "ChangePending", f"Deferred a change: {now.message('ChangePending')}"))
     said = now.reason("PolicyCompliant")
     if said and said != was.reason("PolicyCompliant"):
+        told.append(Entry("Warning", said, now.message("PolicyCompliant")))
+    return told
+
+
+def version_events(before: Status | None, after: Status) -> list[Entry]:
+    """List the Events between two statuses of a ModelRouter, ModelPool or LoRAAdapter.
+
+    They are about its versions: a change that a mode holds back, the use of one that was held back, and a policy that
+    forbids or advises against a version. `before` is None for the first status.
+    """
+    was, now = _View(before), _View(after)
+    told = []
+    held, holds = (view.status.get("pendingChange") or {} for view in (was, now))
+    used, uses = ((view.status.get(FIELD) or {}).get("spec") for view in (was, now))
+    if holds and holds.get("digest") != held.get("digest"):
+        told.append(Entry("Normal", "ChangePending", f"Deferred a change: {now.message('ChangePending')}"))
+    elif held and not holds and used != uses:
+        told.append(Entry("Normal", "Applied", f"Put change {held['digest']} into use: {held.get('summary', '')}"))
+    said = now.reason("PolicyCompliant")
+    if now.value("PolicyCompliant") == "False" and said != was.reason("PolicyCompliant"):
         told.append(Entry("Warning", said, now.message("PolicyCompliant")))
     return told
 

@@ -15,6 +15,7 @@ import structlog
 from automation.approval.resource_versions import Judged, ResourceVersions, with_judgement
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
+from automation.status.event_log import version_events
 from automation.status.ownership import written_by_another
 from automation.status.router_budgets import RouterBudgets
 from automation.status.writer import StatusWriter
@@ -44,17 +45,20 @@ class ModelRouterStatuses:
         client: KubeClient,
         cluster: ClusterCache,
         *,
+        record: Callable[..., None],
         gateway_url: str = "",
         shard: Shard = WHOLE,
         versions: ResourceVersions | None = None,
         note: Callable[[Json, Judged], None] = lambda _cr, _judged: None,
         on_gone: Callable[[str, str, str], None] = lambda _kind, _namespace, _name: None,
     ) -> None:
-        """`gateway_url` is the address of the gateway for clients. `shard` is the part that this loop leads.
+        """`record` is `EventRecorder.record`, `gateway_url` the address of the gateway for clients.
 
-        `versions` decides which version of a router is in use. `note` is called with each router and that decision, for
-        its history, and `on_gone` with kind, namespace and name of a router that does not exist any more.
+        `shard` is the part that this loop leads. `versions` decides which version of a router is in use. `note` is
+        called with each router and that decision, for its history, and `on_gone` with kind, namespace and name of a
+        router that does not exist any more.
         """
+        self._record = record
         self._versions = versions or ResourceVersions()
         self._note = note
         self._on_gone = on_gone
@@ -125,5 +129,7 @@ class ModelRouterStatuses:
             now=now,
         )
         status = with_judgement(cr, status, judged, now=now)
-        if status != cr.get("status"):
-            self._writer.write(cr, status)
+        before = cr.get("status") or {}
+        if status != before and self._writer.write(cr, status):
+            for entry in version_events(before, status):
+                self._record(cr, type=entry.type, reason=entry.reason, message=entry.message)

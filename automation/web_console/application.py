@@ -21,11 +21,23 @@ from automation.console.terminal_text import LogText
 from automation.places.log_sources import NoLog
 from automation.places.place import NoAccess, NoSuchService, PlaceError, ServiceState
 from automation.places.replica_logs import Replica
+from automation.places.service_view import pending_of
 from automation.web_console import chat, live, refusals
 from automation.web_console.deploying import documents_for, fits
 from automation.web_console.entry import CALLER, Caller, Entry, page_response
 from automation.web_console.html import Html
-from automation.web_console.pages import catalog, fleet, hosts, layout, log, models, playground, service, versions
+from automation.web_console.pages import (
+    catalog,
+    changes,
+    fleet,
+    hosts,
+    layout,
+    log,
+    models,
+    playground,
+    service,
+    versions,
+)
 from automation.web_console.reading import Reading
 from kubeapi.errors import Forbidden, Unauthorized
 
@@ -69,6 +81,8 @@ class Console:
                 web.get("/", self.fleet),
                 web.get("/events", self.events),
                 web.get("/queue", self.queue),
+                web.get("/changes", self.changes),
+                web.post("/changes/{word}/{namespace}/{name}/approve", self.approve_resource),
                 web.get("/hosts", self.hosts),
                 web.get("/models", self.models),
                 web.get("/catalog", self.catalog),
@@ -147,6 +161,19 @@ class Console:
         states = await asyncio.to_thread(_reading(request).services)
         return self._shown(request, "Queue", fleet.queue_page(states))
 
+    async def changes(self, request: web.Request) -> web.StreamResponse:
+        states = await asyncio.to_thread(_reading(request).services)
+        resources = await asyncio.to_thread(_reading(request).pending_resources)
+        waiting = [each for each in states if pending_of(each.document)]
+        shown = changes.page(waiting, resources, token=_token(request))
+        return self._shown(request, "Changes", shown, live="changes")
+
+    async def approve_resource(self, request: web.Request) -> web.StreamResponse:
+        asked, form = request.match_info, await request.post()
+        found = await asyncio.to_thread(_reading(request).resource, asked["word"], asked["namespace"], asked["name"])
+        await asyncio.to_thread(_reading(request).approve, found, str(form.get("digest", "")))
+        raise web.HTTPSeeOther("/changes")
+
     async def hosts(self, request: web.Request) -> web.StreamResponse:
         uses = await asyncio.to_thread(_reading(request).hosts)
         return self._shown(request, "Hosts", hosts.page(uses), live="hosts")
@@ -211,7 +238,7 @@ class Console:
             case "start":
                 await asyncio.to_thread(place.start, found)
             case "approve":
-                await asyncio.to_thread(_reading(request).approve, found, str(form.get("digest", "")))
+                await asyncio.to_thread(_reading(request).approve, found.document, str(form.get("digest", "")))
             case _:
                 raise web.HTTPNotFound
         raise web.HTTPSeeOther(service.path_of(found))

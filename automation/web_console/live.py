@@ -19,13 +19,14 @@ from automation.places.log_sources import NoLog
 from automation.places.place import PlaceError, ServiceState
 from automation.places.replica_logs import LogTail
 from automation.places.resource_use import HostUse
+from automation.places.service_view import pending_of
 from automation.web_console.reading import Reading
 
 CHANGES_PAUSE_S = 2.0
 """How often the place is read for the events that tell the pages of a session to load again."""
 LOG_PAUSE_S = 1.0
 """How often a log is read for new lines."""
-TOPICS = ("services", "models", "hosts")
+TOPICS = ("services", "models", "hosts", "changes")
 """The topics that a page may follow."""
 _STEP_BITS = 24
 """Downloads and memory count in steps of 16 MiB."""
@@ -96,6 +97,11 @@ def _digest(reading: Reading, topic: str) -> str:
             ]
         case "hosts":
             told = [_of_host(each) for each in reading.hosts()]
+        case "changes":
+            documents = [*(each.document for each in reading.services()), *reading.pending_resources()]
+            told = [
+                [each["metadata"].get("uid"), pending["digest"]] for each in documents if (pending := pending_of(each))
+            ]
         case _:
             told = [_of_service(each) for each in reading.services()]
     return hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()

@@ -18,9 +18,10 @@ from automation.history.comparing import Comparison, compare
 from automation.history.reading import models_of, revisions_of
 from automation.history.revision import Revision, data_of
 from automation.places.cluster import ClusterPlace
-from automation.places.place import NoAccess, Place, PlaceError, ServiceState
+from automation.places.place import NoAccess, NoSuchService, Place, PlaceError, ServiceState
 from automation.places.replica_logs import LogTail, Replica, local_tail, replicas_in_cluster, tail_in_cluster
 from automation.places.resource_use import HostUse, host_uses
+from automation.places.resources import list_resources
 from automation.places.service_view import pending_of
 from automation.web_console.sharing import SharedReads
 from kubeapi import kinds
@@ -28,6 +29,7 @@ from kubeapi.access_reviews import is_allowed
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, Forbidden, KubeError, NotFound
 from kubeapi.json_types import Json
+from program.dialects.registry import REFERRERS
 
 EVENTS_SHOWN = 15
 LOG_LINES = 300
@@ -136,16 +138,35 @@ class Reading:
         with _translated():
             return compare(kept[old], data_of(service.document, models_of(self.client, service.document)))
 
-    def approve(self, service: ServiceState, digest: str) -> None:
+    def pending_resources(self) -> list[Json]:
+        """Return the ModelRouters, ModelPools and LoRAAdapters with a pending change. Raises PlaceError."""
+        if self.client is None:
+            return []
+        with _translated():
+            found = list_resources(self.client, self.namespace)
+        return sorted((each for each in found if pending_of(each)), key=_place_of)
+
+    def resource(self, word: str, namespace: str, name: str) -> Json:
+        """Return one of them by its kind's word in `REFERRERS`. Raises PlaceError."""
+        kind = REFERRERS.get(word)
+        if self.client is None or kind is None:
+            raise NoSuchService(f"no `{word[:40]}/{name[:80]}`")
+        with _translated():
+            try:
+                return self.client.get(kind, namespace, name)
+            except NotFound:
+                raise NoSuchService(f"no {kind.kind} `{namespace}/{name}`") from None
+
+    def approve(self, document: Json, digest: str) -> None:
         """Approve the pending change with this digest. Raises PlaceError when another one is pending now."""
-        pending = pending_of(service.document)
+        pending = pending_of(document)
         if self.client is None or pending is None or pending["digest"] != digest:
             raise PlaceError("another change is pending now, or none", hint="read the page again")
         with _translated():
             try:
-                write_approval(self.client, service.document, pending)
+                write_approval(self.client, document, pending)
             except Conflict:
-                raise PlaceError("the service was edited meanwhile; nothing was approved") from None
+                raise PlaceError(f"`{document['metadata']['name']}` was edited; nothing was approved") from None
 
     def models(self) -> list[Json]:
         """Return the Models of all namespaces; without a cluster those that services name. Raises PlaceError."""
@@ -173,6 +194,11 @@ class Reading:
         with _translated(), contextlib.suppress(NotFound):
             return list(self.client.list(kind, namespace)["items"])
         return []
+
+
+def _place_of(cr: Json) -> tuple[str, str, str]:
+    metadata = cr["metadata"]
+    return metadata["namespace"], cr["kind"], metadata["name"]
 
 
 def _time_of(event: Json) -> str:

@@ -17,7 +17,7 @@ from gateway.engines.backends import AdapterRoute
 from gateway.names import ServiceName
 from kubeapi.json_types import Json
 from program.dialects.llmkube.parse.adapter import claims_of
-from program.dialects.status.accepted_version import unless_pending
+from program.dialects.status.accepted_version import version_in_use, with_accepted
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,12 @@ def on_host(host: str) -> str:
     return f"host/{host}"  # no pod has this name
 
 
-def declared_adapters(crs: Iterable[Json]) -> dict[ServiceName, tuple[DeclaredAdapter, ...]]:
-    """Return the adapters of each service, from LoRAAdapters."""
-    # While a change waits for its approval, replicas have the accepted version.
-    used = (unless_pending(cr) for cr in crs)
+def declared_adapters(crs: Iterable[Json], *, awaits: bool = False) -> dict[ServiceName, tuple[DeclaredAdapter, ...]]:
+    """Return the adapters of each service, from LoRAAdapters with the version that replicas have.
+
+    `awaits`: a version counts only after a loop has accepted it.
+    """
+    used = (_in_use(cr, awaits=awaits) for cr in crs)
     by_uid = {cr["metadata"].get("uid"): cr for cr in used if cr is not None}
     found: dict[ServiceName, list[DeclaredAdapter]] = {}
     for adapter in claims_of(by_uid.values()).values():
@@ -92,6 +94,12 @@ def _route(declared: DeclaredAdapter, pods: Mapping[Target, str], runtime: str, 
     [(number, _)] = numbers.most_common(1)
     chosen = frozenset(target for target, each in targets.items() if each == number)
     return AdapterRoute(chosen, model_name, {"lora": json.dumps([{"id": number, "scale": 1.0}])})
+
+
+def _in_use(cr: Json, *, awaits: bool) -> Json | None:
+    if "deletionTimestamp" in cr["metadata"]:
+        return with_accepted(cr) or cr
+    return version_in_use(cr, awaits=awaits)
 
 
 def _loaded(status: Any) -> dict[str, int | None]:

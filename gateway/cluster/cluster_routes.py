@@ -32,8 +32,8 @@ from program.dialects.engine_access import OPEN, EngineAccess, SecretName, acces
 from program.dialects.engine_keys import keys_of
 from program.dialects.llmkube.parse.adapter import runtime_of
 from program.dialects.registry import DIALECTS, LLMKUBE, is_part_of_another
-from program.dialects.status.accepted_version import FIELD
-from program.dialects.status.conditions import Type, is_asleep
+from program.dialects.status.accepted_version import version_fields
+from program.dialects.status.conditions import is_asleep
 
 GATHER_S = 0.05
 """How long changes are gathered before the routes are made, and how often it is checked whether all is listed."""
@@ -45,9 +45,18 @@ class ClusterRoutes:
     """The routes of a cluster. Call `start`, then `stop`."""
 
     def __init__(
-        self, client: KubeClient, *, publish: Callable[[Iterable[Route]], None], namespaces: tuple[str, ...] = ()
+        self,
+        client: KubeClient,
+        *,
+        publish: Callable[[Iterable[Route]], None],
+        namespaces: tuple[str, ...] = (),
+        awaits_policies: bool = False,
     ) -> None:
-        """`publish` gets all routes after each change. `namespaces` empty means all."""
+        """`publish` gets all routes after each change. `namespaces` empty means all.
+
+        `awaits_policies`: a version of a LoRAAdapter counts only after a loop has checked the policies.
+        """
+        self._awaits = awaits_policies
         self._publish = publish
         self._changed = threading.Event()
         self._stopping = threading.Event()
@@ -147,7 +156,7 @@ class ClusterRoutes:
         services = [(name, cr) for name, informer in self._services.items() for cr in informer.list()]
         services = [(name, cr) for name, cr in services if not is_part_of_another(cr)]
         self._engines.keep_only({service_name(*each) for each in services})
-        adapters = declared_adapters(self._adapters.list())
+        adapters = declared_adapters(self._adapters.list(), awaits=self._awaits)
         found = routes_of(services, self._slices.list(), self._engines.known(), adapters)
         made = self._with_access(services, found)
         self._publish(made)
@@ -197,18 +206,9 @@ def _trimmed(dialect: str, obj: Json) -> Json:
 
 
 def _trimmed_adapter(obj: Json) -> Json:
-    metadata = obj["metadata"]
-    kept = ("name", "namespace", "creationTimestamp", "deletionTimestamp", "resourceVersion", "uid")
-    status = obj.get("status") or {}
-    return {
-        "metadata": {key: metadata[key] for key in kept if key in metadata},
-        "spec": obj.get("spec"),
-        "status": {
-            "pods": status.get("pods") or [],
-            "conditions": [each for each in status.get("conditions") or () if each.get("type") == Type.CHANGE_PENDING],
-            **({FIELD: status[FIELD]} if FIELD in status else {}),
-        },
-    }
+    made, status = version_fields(obj), obj.get("status") or {}
+    told = {"pods": status.get("pods") or [], "runtime": status.get("runtime") or ""}
+    return {**made, "spec": obj.get("spec"), "status": {**made["status"], **told}}
 
 
 def _trimmed_slice(obj: Json) -> Json:

@@ -28,12 +28,14 @@ class ClusterSources:
     ) -> None:
         """`namespaces` empty means all. `keys_required`: requests need a key even if none exists.
 
-        `awaits_policies`: a version of a router counts only after a loop has checked the policies.
+        `awaits_policies`: a version of a router or adapter counts only after a loop has checked the policies.
         """
         self._client = client
         self._server = server
         self._namespaces = namespaces
-        self._routes = ClusterRoutes(client, publish=server.set_routes, namespaces=namespaces)
+        self._routes = ClusterRoutes(
+            client, publish=server.set_routes, namespaces=namespaces, awaits_policies=awaits_policies
+        )
         self._keys = KeySecrets(client, publish=server.set_keys, namespace=keys_namespace, optional=not keys_required)
         self._routers = RouterFollower(
             client, publish=server.set_routers, namespaces=namespaces, awaits_policies=awaits_policies

@@ -22,17 +22,14 @@ from kubeapi.informer import Informer
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from program.desired.errors import SpecInvalid
-from program.desired.keys import ANNOTATION_MODE
 from program.desired.router import Router
 from program.dialects.engine_access import SecretName, SecretValues
 from program.dialects.llmkube.parse.router import router_of
-from program.dialects.status.accepted_version import FIELD, version_in_use, with_accepted
-from program.dialects.status.conditions import Type
+from program.dialects.status.accepted_version import version_fields, version_in_use, with_accepted
 
 GATHER_S = 0.05
 """How long changes are gathered before the routers are made, and how often it is checked whether they are listed."""
 
-_READ = (Type.POLICY_COMPLIANT, Type.CHANGE_PENDING)
 
 log = structlog.get_logger(__name__)
 
@@ -171,16 +168,4 @@ def secrets_of(router: Router, known: Mapping[SecretName, SecretValues]) -> dict
 
 
 def _trimmed(obj: Json) -> Json:
-    metadata = obj["metadata"]
-    kept = ("name", "namespace", "creationTimestamp", "generation", "resourceVersion", "uid")
-    status = obj.get("status") or {}
-    said = [each for each in status.get("conditions") or () if each.get("type") in _READ]
-    mode = (metadata.get("annotations") or {}).get(ANNOTATION_MODE)
-    return {
-        "metadata": {
-            **{key: metadata[key] for key in kept if key in metadata},
-            **({"annotations": {ANNOTATION_MODE: mode}} if mode else {}),
-        },
-        "spec": obj.get("spec"),
-        "status": {"conditions": said, **({FIELD: status[FIELD]} if FIELD in status else {})},
-    }
+    return {**version_fields(obj), "spec": obj.get("spec")}

@@ -82,6 +82,22 @@ def test_resources_are_validated_compared_and_explained(
         [changed] = found["resources"]
         assert (code, changed["op"], changed["warnings"]) == (2, "update", [])
         assert changed["fields"] == ["backends[cloud].external.model gpt-4o -> gpt-5"]
+        assert changed["notes"] == []
+
+        held = router("gpt-5")
+        held["metadata"]["annotations"] = {"herdsman.dev/mode": "Preview"}
+        until = "mode {}: the version in use stays in use until {}"
+        approve = f"`herdsman approve modelrouter/front -n {namespace}`"
+        assert show(held)[1]["resources"][0]["notes"] == [until.format("Preview", approve)]
+        paused = {"metadata": {"annotations": {"herdsman.dev/mode": "Paused"}}}
+        client.patch(kinds.NAMESPACES, None, namespace, paused)
+        shown = {each["kind"]: each["notes"] for each in show(router("gpt-5"), POOL)[1]["resources"]}
+        assert shown == {"ModelRouter": [until.format("Paused", "the mode is changed")], "ModelPool": []}
+        held["metadata"]["annotations"] = {"herdsman.dev/mode": "Preveiw"}
+        code, found = show(held)
+        assert code == 1
+        assert "Preveiw" in found["resources"][0]["problem"]["message"]
+        client.patch(kinds.NAMESPACES, None, namespace, {"metadata": {"annotations": {"herdsman.dev/mode": None}}})
 
         code, found = show(router("gpt-4o", defaultRoute="none"))
         assert code == 1

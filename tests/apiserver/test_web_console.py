@@ -90,5 +90,46 @@ def test_a_service_is_shown_scaled_and_approved(link: str, client: KubeClient, n
     client.create(kinds.PODS, namespace, pod)
     shown = browser.open(f"{page}/log?replica=chat-0").read().decode()
     assert "chat-0 (pod)" in shown and "The log has no lines yet." in shown, shown
-    for other in ("/hosts", "/models", "/catalog", "/queue", "/playground"):
+    for other in ("/hosts", "/models", "/catalog", "/queue", "/changes", "/playground"):
         assert browser.open(f"{base}{other}").status == 200
+
+
+def test_held_changes_of_resources_are_listed_and_approved(link: str, client: KubeClient, namespace: str) -> None:
+    spec = {"backends": [{"name": "a", "inferenceServiceRef": {"name": "a"}}], "defaultRoute": "a"}
+    made = {"apiVersion": kinds.MODEL_ROUTERS.api_version, "kind": "ModelRouter", "metadata": {"name": "front"}}
+    client.create(kinds.MODEL_ROUTERS, namespace, {**made, "spec": spec})
+
+    def hold(digest: str, reason: str) -> None:
+        pending = {"digest": digest, "summary": "1 to change", "changes": ["update ModelRouter front: <defaultRoute>"]}
+        said = {"type": "ChangePending", "status": "True", "reason": reason, "message": "waits"}
+        conditions = [{**said, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+        status = {"status": {"pendingChange": pending, "conditions": conditions}}
+        client.patch(kinds.MODEL_ROUTERS, namespace, "front", status, subresource="status")
+
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+    browser.open(link).read()
+    base = link.partition("/open")[0]
+
+    def section() -> str:
+        text = browser.open(f"{base}/changes").read().decode()
+        return text.partition(f"ModelRouter {namespace}/front</h2>")[2].partition("</section>")[0]
+
+    def approve(digest: str, name: str = "front") -> int:
+        token = re.findall(r'name="token" value="([0-9a-f]+)"', browser.open(f"{base}/catalog").read().decode())[0]
+        data = urllib.parse.urlencode({"token": token, "digest": digest}).encode()
+        path = f"{base}/changes/modelrouter/{namespace}/{name}/approve"
+        try:
+            return int(browser.open(urllib.request.Request(path, data=data)).status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert section() == ""
+    hold("abc123", "Paused")
+    assert "herdsman.dev/mode" in section() and "<button>" not in section()
+    hold("abc123", "AwaitingApproval")
+    assert "update ModelRouter front: &lt;defaultRoute&gt;" in section()
+    assert f'action="/changes/modelrouter/{namespace}/front/approve"' in section()
+    assert (approve("another"), approve("abc123", name="absent")) == (422, 404)
+    assert approve("abc123") == 200
+    annotations = client.get(kinds.MODEL_ROUTERS, namespace, "front")["metadata"]["annotations"]
+    assert annotations["herdsman.dev/approved"] == "abc123"

@@ -19,7 +19,7 @@ from tests.support import accessibility, controlplane, event_loop, needs, previe
 from tests.support.browser import Browser, browser
 from tests.support.console_process import console_process, shared_console_process
 
-PAGES = ("Services", "Queue", "Hosts", "Models", "Catalog", "Playground")
+PAGES = ("Services", "Queue", "Changes", "Hosts", "Models", "Catalog", "Playground")
 # WCAG 2.1, success criterion 1.4.3: text has a contrast of at least 4.5 with its background.
 LOW_CONTRAST = """(() => {
   const numbers = text => text.match(/[\\d.]+/g).map(Number);

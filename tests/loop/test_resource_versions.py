@@ -121,6 +121,10 @@ def test_a_new_gateway_goes_on_with_the_accepted_version_and_a_change_waits_for_
         said: Json = next((each for each in status().get("conditions") or () if each["type"] == kind), {})
         return said.get("observedGeneration", 0), said.get("reason", "")
 
+    def reasons() -> set[str]:
+        found = client.list(kinds.EVENTS, namespace)["items"]
+        return {each["reason"] for each in found if each["involvedObject"]["kind"] == "ModelRouter"}
+
     def models(address: str) -> list[str]:
         try:
             with urlopen(f"{address}/routers/{namespace}/front/v1/models", timeout=30) as answer:
@@ -145,6 +149,7 @@ def test_a_new_gateway_goes_on_with_the_accepted_version_and_a_change_waits_for_
         assert invoke(["approve", "modelrouter/front", "--digest", pending["digest"], "--timeout", "90", *where]) == 0
         for address in (gateway, started):
             eventually(lambda at=address: models(at) == ["smarter", "front"], what="the approved version")
+        eventually(lambda: {"PolicyViolated", "ChangePending", "Applied"} <= reasons(), what="the Events")
         capsys.readouterr()
         assert invoke(["preview", "--live", "modelrouter/front", *where]) == 0
         assert invoke(["approve", "modelrouter/front", "--yes", *where]) == 2, "nothing is pending"

@@ -38,6 +38,7 @@ from automation.serving.adapters.replica_requests import ReplicaRequests
 from automation.serving.adapters.targets import Targets
 from automation.serving.background import BackgroundProbes
 from automation.serving.engine_start import EngineStart
+from automation.status.event_log import version_events
 from automation.status.event_recorder import EventRecorder
 from automation.status.ownership import written_by_another
 from automation.status.writer import StatusWriter
@@ -278,7 +279,9 @@ class LoraAdapters:
         return math.inf
 
     def _record(self, cr: Json, before: Json, status: Json) -> None:
-        """Record an Event if the adapter is loaded now, or cannot be loaded any more."""
+        """Record an Event if the adapter is loaded now or cannot be loaded any more, and those of its versions."""
+        for entry in version_events(before, status):
+            self._recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
         phase = status["phase"]
         if phase == before.get("phase"):
             return

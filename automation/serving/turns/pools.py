@@ -31,6 +31,7 @@ from automation.serving.turns.observed import PoolServices, Problem, member_key
 from automation.serving.turns.port import Grant
 from automation.serving.turns.reports import pool_events, pool_state
 from automation.serving.turns.rules import Decision, Member, Rules, Turn, decide, first_turn
+from automation.status.event_log import version_events
 from automation.status.writer import StatusWriter
 from automation.workqueue.debounce import Debounce, start_timer
 from kubeapi import kinds
@@ -377,5 +378,5 @@ class ModelPools:
         status = with_judgement(cr, pool_status(cr, state, now=now), judged, now=now)
         before = cr.get("status") or {}
         if status != before and self._writer.write(cr, status):
-            for kind, reason, message in pool_events(before, state):
+            for kind, reason, message in (*pool_events(before, state), *version_events(before, status)):
                 self._record(cr, type=kind, reason=reason, message=message)

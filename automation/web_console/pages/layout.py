@@ -9,6 +9,7 @@ from automation.web_console.html import Html, tag
 NAVIGATION = {
     "/": "Services",
     "/queue": "Queue",
+    "/changes": "Changes",
     "/hosts": "Hosts",
     "/models": "Models",
     "/catalog": "Catalog",

@@ -54,23 +54,29 @@ def _summary(service: ServiceState) -> Html:
     )
 
 
-def _pending(service: ServiceState, pending: Json, token: str) -> Html:
+def pending_section(title: str, pending: Json, action: Child) -> Html:
+    """Return what a pending change would do, with what can be done about it."""
     changes = [tag("li", str(each)) for each in pending.get("changes") or ()]
     return tag(
         "section",
-        tag("h2", "A change waits for approval"),
+        tag("h2", title),
         tag("p", str(pending.get("summary", ""))),
         tag("ul", changes) if changes else None,
-        tag(
-            "form",
-            hidden("token", token),
-            hidden("digest", str(pending["digest"])),
-            tag("button", f"Approve {pending['digest']}"),
-            method="post",
-            action=path_of(service, "approve"),
-        ),
+        action,
         class_="pending",
     )
+
+
+def approval_form(pending: Json, action: str, token: str) -> Html:
+    """Return the form that approves a pending change, and no other one."""
+    digest = str(pending["digest"])
+    button = tag("button", f"Approve {digest}")
+    return tag("form", hidden("token", token), hidden("digest", digest), button, method="post", action=action)
+
+
+def _pending(service: ServiceState, pending: Json, token: str) -> Html:
+    form = approval_form(pending, path_of(service, "approve"), token)
+    return pending_section("A change waits for approval", pending, form)
 
 
 def _actions(service: ServiceState, token: str) -> Html:

@@ -18,6 +18,8 @@ from program.dialects.status.policy_condition import allows_version
 
 FIELD = "acceptedVersion"
 NOTHING_PENDING = "NothingPending"
+_READ = (Type.CHANGE_PENDING, Type.POLICY_COMPLIANT)
+"""The conditions that say whether the present version is in use."""
 
 
 def accepted_version(cr: Json) -> Json | None:
@@ -47,6 +49,21 @@ def version_in_use(cr: Json, *, awaits: bool) -> Json | None:
         return cr if found.get("generation") == cr["metadata"].get("generation", 0) else with_accepted(cr)
     # A loop that does not know this field, or a CRD without it.
     return cr if allows_version(cr, awaits=awaits) and mode == "Apply" and not held else None
+
+
+def version_fields(cr: Json) -> Json:
+    """Return metadata and status with all that `version_in_use` reads, and the metadata that caches need."""
+    metadata, status = cr["metadata"], cr.get("status") or {}
+    kept = ("name", "namespace", "creationTimestamp", "deletionTimestamp", "generation", "resourceVersion", "uid")
+    mode = (metadata.get("annotations") or {}).get(ANNOTATION_MODE)
+    said = [each for each in status.get("conditions") or () if each.get("type") in _READ]
+    return {
+        "metadata": {
+            **{key: metadata[key] for key in kept if key in metadata},
+            **({"annotations": {ANNOTATION_MODE: mode}} if mode else {}),
+        },
+        "status": {"conditions": said, **({FIELD: status[FIELD]} if FIELD in status else {})},
+    }
 
 
 def unless_pending(cr: Json) -> Json | None:

@@ -9,6 +9,7 @@ import pytest
 
 from automation.approval.policy_checker import Verdict
 from automation.approval.resource_versions import Judged, ResourceVersions, with_judgement
+from automation.status.event_log import version_events
 from gateway.routers.following import RouterFollower, _trimmed
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
@@ -29,6 +30,8 @@ class World:
         self.namespace: dict[str, str] = {}
         self.namespace_now: dict[str, str] | None = None
         self.verdict: Verdict | None = None
+        self.events: list[str] = []
+        """Those of the last report, each as reason and message."""
         self.cr = self.router("a")
         self.versions = ResourceVersions(
             policies=lambda _cr: self.verdict,
@@ -68,7 +71,9 @@ class World:
             in_use=judged.version(self.cr),
             held=holds.reason if holds is not None else "",
         )
-        self.cr = {**self.cr, "status": with_judgement(self.cr, made, judged, now=NOW)}
+        before, after = self.cr.get("status"), with_judgement(self.cr, made, judged, now=NOW)
+        self.events = [f"{each.reason}: {each.message}" for each in version_events(before, after)]
+        self.cr = {**self.cr, "status": after}
         again = with_judgement(self.cr, made, self.versions.judge(self.cr), now=NOW)
         assert again == self.cr["status"], "a second report writes nothing"
         return judged
@@ -151,6 +156,44 @@ def test_a_change_waits_for_the_approval_of_just_this_change(world: World) -> No
     assert world.served_by_a_new_gateway() == "c"
     assert world.condition("ChangePending") == ("False", "NothingPending")
     assert "pendingChange" not in world.cr["status"]
+
+
+def test_a_held_change_and_its_approval_are_events(world: World) -> None:
+    world.report()
+    world.edit("b", mode="Preview")
+    assert world.events == [], "a version that is used at once makes no Event"
+    held = world.report().pending
+    assert held is not None
+    [event] = world.events
+    assert event.startswith("ChangePending: Deferred a change: ")
+    assert f"--digest {held.digest}" in event
+    world.report()
+    assert world.events == []
+    world.approve()
+    world.report()
+    assert world.events == [f"Applied: Put change {held.digest} into use: 1 to change"]
+
+
+def test_a_change_that_is_taken_back_makes_no_event(world: World) -> None:
+    world.report()
+    world.edit("b", mode="Preview")
+    world.report()
+    world.edit("a")
+    world.report()
+    assert world.condition("ChangePending") == ("False", "NothingPending")
+    assert world.events == []
+
+
+def test_a_denied_version_is_an_event_once(world: World) -> None:
+    world.verdict = Verdict()
+    world.report()
+    assert world.events == []
+    world.edit("b")
+    world.verdict = DENIED
+    world.report()
+    assert world.events == ["PolicyViolated: not here"]
+    world.report()
+    assert world.events == []
 
 
 def test_a_new_router_in_mode_preview_is_not_served_before_its_approval(world: World) -> None:

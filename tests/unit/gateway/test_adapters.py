@@ -12,6 +12,7 @@ import pytest
 
 from gateway.clients.request_body import RequestBody
 from gateway.cluster.adapters import declared_adapters
+from gateway.cluster.cluster_routes import _trimmed_adapter
 from gateway.cluster.routes import EngineModels, routes_of
 from gateway.engines.backends import AdapterRoute, Route
 from gateway.names import Match, Model, Names, NoMatch, ServiceName
@@ -278,5 +279,30 @@ def test_while_a_change_waits_the_accepted_version_has_the_name() -> None:
     }
     cr["spec"] = {**cr["spec"], "name": "renamed"}
     assert [each.name for each in declared_adapters([cr])[CHAT]] == ["sql"]
-    cr["status"]["conditions"] = [{"type": "ChangePending", "status": "False"}]
+    accepted = {"generation": 2, "spec": cr["spec"]}
+    cr["metadata"]["generation"] = 2
+    cr["status"] |= {"acceptedVersion": accepted, "conditions": [{"type": "ChangePending", "status": "False"}]}
     assert [each.name for each in declared_adapters([cr])[CHAT]] == ["renamed"]
+
+
+def test_an_adapter_that_names_a_mode_counts_after_the_loop_has_accepted_it() -> None:
+    cr = adapter(annotations={"herdsman.dev/mode": "Preview"}, generation=1)
+    trimmed = _trimmed_adapter(cr)
+    assert declared_adapters([trimmed]) == {}
+    deleted = {**trimmed, "metadata": {**trimmed["metadata"], "deletionTimestamp": "2026-11-01T00:00:00Z"}}
+    assert declared_adapters([deleted])[CHAT][0].ends, "engines may have it"
+    cr["status"] |= {"acceptedVersion": {"generation": 1, "spec": cr["spec"]}}
+    assert [each.name for each in declared_adapters([_trimmed_adapter(cr)])[CHAT]] == ["sql"]
+
+
+def test_a_gateway_that_awaits_policies_knows_no_adapter_before_their_check() -> None:
+    cr = adapter(generation=1)
+    assert declared_adapters([_trimmed_adapter(cr)], awaits=True) == {}
+    cr["status"]["conditions"] = [{"type": "PolicyCompliant", "status": "False", "reason": "PolicyViolated"}]
+    assert declared_adapters([_trimmed_adapter(cr)]) == {}, "a policy denies it"
+
+
+def test_the_engine_that_the_loop_found_in_pods_reaches_the_routes() -> None:
+    cr = adapter(pods=("p1",))
+    cr["status"]["runtime"] = "sglang"
+    assert declared_adapters([_trimmed_adapter(cr)])[CHAT][0].runtime == "sglang"
