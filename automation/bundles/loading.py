@@ -112,6 +112,12 @@ def inspect(bundle: Path) -> Contents:
         return reader.contents
 
 
+def services(bundle: Path) -> str:
+    """Return the manifests of a bundle, as they were packed. Reads no other file. Raises BundleError."""
+    with reading(bundle) as reader:
+        return "".join(_text(file, data) for file, data in reader.files() if file.kind is Kind.MANIFEST)
+
+
 class _Loading:
     """One call."""
 

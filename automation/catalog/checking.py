@@ -51,7 +51,9 @@ def _check(entry: Entry, variant: Variant, *, hub_url: str, environment: Mapping
             address = f"{variant.repository_address}/{projector.path}"
             size = size_of_source(address, hub_url=hub_url, environment=environment)
             allowed = projector.bytes * _ROUNDED_SHARE if projector.rounded else 0
-            if abs(size - projector.bytes) > allowed:
+            if size is None:
+                wrong.append(f"projector.bytes is {projector.bytes}, and the server does not say the size of the file")
+            elif abs(size - projector.bytes) > allowed:
                 wrong.append(f"projector.bytes is {projector.bytes}, the file has {size}")
     except InspectionFailed as error:
         return Check(name, "failed", str(error), error.hint)

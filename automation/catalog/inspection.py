@@ -110,8 +110,8 @@ def inspect_source(source: str, *, hub_url: str, environment: Mapping[str, str])
     return _remote(source, address, signer, on_hub=is_hub)
 
 
-def size_of_source(source: str, *, hub_url: str, environment: Mapping[str, str]) -> int:
-    """Return the size in bytes of one file at an http(s) or `hf://` address; 0 if the server does not say it.
+def size_of_source(source: str, *, hub_url: str, environment: Mapping[str, str]) -> int | None:
+    """Return the size in bytes of one file at an http(s) or `hf://` address; None if the server does not say it.
 
     Raises InspectionFailed.
     """
@@ -121,7 +121,7 @@ def size_of_source(source: str, *, hub_url: str, environment: Mapping[str, str])
         raise InspectionFailed(f"`{source[:200]}` {error.why}") from None
     address, signer, is_hub = _located(found.download_address, hub_url, environment)
     with _translated(address, on_hub=is_hub):
-        return remote.stat(address, policy=_ANYWHERE, timeout_s=TIMEOUT_S, signer=signer).size_bytes or 0
+        return remote.stat(address, policy=_ANYWHERE, timeout_s=TIMEOUT_S, signer=signer).size_bytes
 
 
 def _located(text: str, hub_url: str, environment: Mapping[str, str]) -> tuple[WebAddress, Signer | None, bool]:

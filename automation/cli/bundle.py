@@ -156,6 +156,9 @@ def load(
         target, place = _target(store, to, claim, url, makes=not dry_run)
         if sha256:
             _check_digest(path, sha256, begin(f"checking {path.name}"))
+        if not installation:
+            # Before anything is written: the place may not be able to serve a model.
+            _check_claim(claim, rewriting.documents(loading.services(path), place, {}))
         if dry_run:
             checked = loading.check(path, target, begin=begin)
             pushes = [f"push {image.name} to {registry}" for image in checked.contents.images if registry]
@@ -167,7 +170,6 @@ def load(
             if installation
             else rewriting.documents(done.services, place, pushed)
         )
-        _check_claim(claim, documents)
     say(
         f"{len(done.written)} files were written to {target.directory}, {len(done.present)} were there already"
         + (f", {len(pushed)} images are in {registry}" if pushed else ""),

@@ -322,3 +322,12 @@ def test_the_api_server_refuses_gpus_that_make_no_sense(client: KubeClient, name
     }
     with pytest.raises(Invalid):
         client.create(kinds.MODELS, namespace, body, dry_run=True)
+
+
+@pytest.mark.parametrize("source", ["ftp://example.com/x.gguf", "https//example.com x"])
+def test_the_api_server_says_which_sources_there_are(client: KubeClient, namespace: str, source: str) -> None:
+    body = {"apiVersion": kinds.MODELS.api_version, "kind": "Model", "metadata": {"name": "m"}}
+    with pytest.raises(Invalid) as refused:
+        client.create(kinds.MODELS, namespace, {**body, "spec": {"source": source}}, dry_run=True)
+    assert "must be an https, http, s3, hf, pvc or file address" in str(refused.value)
+    assert "^(https" not in str(refused.value)

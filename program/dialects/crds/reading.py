@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
-from program.dialects.crds.schema import CrdModel
+from program.dialects.crds.schema import WORDS_OF_PATTERNS, CrdModel
 
 _M = TypeVar("_M", bound=CrdModel)
 
@@ -85,6 +85,8 @@ def _in_words(error: ErrorDetails, *, either: bool) -> str:
             if shares
             else "is not a quantity; write for example `10Gi`"
         )
+    if kind == "string_pattern_mismatch" and (words := WORDS_OF_PATTERNS.get(limits["pattern"])):
+        return words
     if either:
         return "is neither a whole number nor a string"
     if kind == "string_too_short" and limits["min_length"] == 1:

@@ -5,6 +5,7 @@ The `schema` package of every dialect declares its kinds with `CrdModel`, `optio
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
@@ -63,6 +64,16 @@ def _field(default: Any, description: str, name: str | None, rules: Json) -> Any
     return Field(default, description=description or None, alias=name, json_schema_extra=extra or None, **rules)
 
 
+WORDS_OF_PATTERNS: dict[str, str] = {}
+"""What a value must be, by its pattern, for messages. Patterns of few characters explain themselves."""
+
+
+def in_words(pattern: str, words: str) -> str:
+    """Return a pattern. Messages have `words` in its place: the end of a sentence that starts with the value."""
+    WORDS_OF_PATTERNS[pattern] = words
+    return pattern
+
+
 def rule(expression: str, message: str, *, field: str = "") -> Json:
     """Return a CEL rule of `x-kubernetes-validations`. `field` is the path of the error, such as `.minReplicas`."""
     return {"rule": expression, "message": message, **({"fieldPath": field} if field else {})}
@@ -106,6 +117,10 @@ def _structural(node: Json, definitions: Json, integers: str) -> Json:
     if "description" in found:
         found["description"] = " ".join(found["description"].partition("\n\n")[0].split())
     found.update({key: value for key, value in node.items() if key.startswith("x-")})
+    if (words := WORDS_OF_PATTERNS.get(found.get("pattern", ""))) is not None:
+        # The API server would answer with the pattern itself.
+        expression = f"self.matches({json.dumps(found.pop('pattern'))})"
+        found["x-kubernetes-validations"] = [rule(expression, words)]
     if "const" in node:
         found["enum"] = [node["const"]]
     if found.get("type") == "integer":

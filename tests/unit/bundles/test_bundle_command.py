@@ -143,6 +143,7 @@ def test_errors_say_what_to_do(
     ):
         assert invoke([*load, *options]) == EXIT_FAILED
         assert said in capsys.readouterr().err
+    assert not (tmp_path / "to").exists(), "nothing is written before the claim is checked"
     for options in (["--claim", "default/models"], ["--store", "a", "--to", "b"], ["--to", "b", "--url", "ftp://x"]):
         assert invoke([*load, *options]) == EXIT_USAGE
     assert invoke(["bundle", "inspect", str(manifests)]) == EXIT_FAILED

@@ -77,6 +77,17 @@ def test_a_rounded_size_may_be_off_by_one_percent(server: FileServer, tmp_path: 
     assert invoke(["catalog", "check", "--catalog", written(server, tmp_path, file=near)]) == 0
 
 
+def test_a_projector_of_unknown_size_is_said_as_unknown(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.files["/org/m/resolve/v1/eye.gguf"] = File(b"GGUF", ranges=False)
+    catalog = json.loads(Path(written(server, tmp_path)).read_text())
+    catalog["models"][0]["variants"][0]["projector"] = {"path": "eye.gguf", "bytes": 4}
+    (tmp_path / "catalog.json").write_text(json.dumps(catalog))
+    (found,) = checks(capsys, str(tmp_path / "catalog.json"))
+    assert "projector.bytes is 4, and the server does not say the size of the file" in json.dumps(found)
+
+
 def checks(capsys: pytest.CaptureFixture[str], catalog: str, *, code: int = EXIT_FAILED) -> list[dict[str, str]]:
     assert invoke(["catalog", "check", "--catalog", catalog, "-o", "json"]) == code
     found: list[dict[str, str]] = json.loads(capsys.readouterr().out)

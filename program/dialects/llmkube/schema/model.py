@@ -6,12 +6,16 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
-from program.dialects.crds.schema import CrdModel, Int64, Time, optional, required
+from program.dialects.crds.schema import CrdModel, Int64, Time, in_words, optional, required
 from program.dialects.llmkube.schema.service import Condition
 from program.dialects.pods.schema import LocalObjectReference, Toleration
 
 Strategy = Literal["layer", "tensor", "row", "pipeline", "none"]
-SOURCE = r"^(https?|file|pvc|hf|s3)://.*|^/[^\s]+$|^[a-zA-Z0-9][\w\-\.\/]+$"
+SOURCE = in_words(
+    r"^(https?|file|pvc|hf|s3)://.*|^/[^\s]+$|^[a-zA-Z0-9][\w\-\.\/]+$",
+    "must be an https, http, s3, hf, pvc or file address (for example hf://org/repo/file.gguf), an absolute path, or "
+    "org/repo on Hugging Face",
+)
 
 _RESOURCE = r"^[a-z0-9.\-]+/[a-z0-9._\-]+$"
 
