@@ -1,4 +1,4 @@
-"""HTTP load on loopback: nginx as the server, wrk as the client. Used by `proxy` and `gateway`."""
+"""HTTP load on loopback: nginx as the server, wrk as the client. Used by `proxy`, `gateway` and `litellm_proxy`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 TIMEOUT_S = 60.0
+END_S = 30.0
+"""How long a server may take to end. Then it is killed."""
 _POLL_S = 0.005
 _NGINX = """
 worker_processes 1; daemon off; pid {directory}/nginx.pid; error_log {directory}/nginx.err;
@@ -36,6 +40,7 @@ class Load:
     """Requests a second."""
     p50_ms: float
     p99_ms: float
+    requests: int
 
 
 def missing_programs() -> list[str]:
@@ -50,20 +55,22 @@ def nginx(directory: Path, port: int, answer: str = '{"ok":true}') -> AbstractCo
     return running(["nginx", "-c", str(config)], port)
 
 
-def load(port: int, connections: int, seconds: int, *, path: str = "/", script: Path | None = None) -> Load:
+def load(
+    port: int, connections: int, seconds: int, *, path: str = "/", script: Path | None = None, timeout_s: int = 2
+) -> Load:
     """Run wrk over `connections` connections; `script` is its Lua script, which makes the requests.
 
-    Raises RuntimeError for any failed request.
+    Raises RuntimeError for any failed request, also for one that takes longer than `timeout_s`.
     """
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", f"--timeout={timeout_s}s", "--latency"]
     command += [f"--script={script}"] if script is not None else []
     text = subprocess.run(
         [*command, f"http://127.0.0.1:{port}{path}"], check=True, capture_output=True, text=True
     ).stdout
-    rate = re.search(r"Requests/sec:\s+([0-9.]+)", text)
-    if rate is None or "Socket errors" in text or "Non-2xx" in text:
+    rate, count = re.search(r"Requests/sec:\s+([0-9.]+)", text), re.search(r"([0-9]+) requests in", text)
+    if rate is None or count is None or "Socket errors" in text or "Non-2xx" in text:
         raise RuntimeError(text)
-    return Load(float(rate[1]), _quantile(text, 50), _quantile(text, 99))
+    return Load(float(rate[1]), _quantile(text, 50), _quantile(text, 99), int(count[1]))
 
 
 def _quantile(text: str, percent: int) -> float:
@@ -74,11 +81,16 @@ def _quantile(text: str, percent: int) -> float:
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server, wait until it listens, and end it after the block."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def running(
+    command: list[str], port: int, *, timeout_s: float = TIMEOUT_S, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server, wait until it listens, and end it after the block. Without `env` it gets this environment.
+
+    Raises RuntimeError if it does not listen within `timeout_s`.
+    """
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while not listens(port):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{command[0]} does not listen on {port}")
@@ -86,7 +98,17 @@ def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(10)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def cpu_s(server: subprocess.Popen[bytes]) -> float:
+    """Return the CPU time of a server and its child processes so far, in seconds."""
+    process = psutil.Process(server.pid)
+    return sum(sum(each.cpu_times()[:2]) for each in (process, *process.children(recursive=True)))
 
 
 def listens(port: int) -> bool:

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 
 import structlog
 
+from agent.proxy.read_memory import keep_for_reads
 from gateway.access.authentication import Access
 from gateway.access.keys import KeyRing
 from gateway.accounting.book import Book
@@ -99,6 +100,7 @@ class GatewayServer:
                 return
             opened.set_result(int(self._server.sockets[0].getsockname()[1]))
 
+        keep_for_reads()
         self._thread.start()
         asyncio.run_coroutine_threadsafe(listen(), self.loop)
         return opened.result(START_S)

@@ -17,6 +17,7 @@ from typing import TypeVar
 from agent.proxy.answers import ErrorCode
 from agent.proxy.client import Client
 from agent.proxy.limits import Limits
+from agent.proxy.read_memory import keep_for_reads
 from agent.proxy.service import Callbacks, Counts, Service
 from agent.proxy.upstream import Target
 
@@ -56,6 +57,7 @@ class Proxy:
         self._stopped = False
 
     def start(self) -> None:
+        keep_for_reads()
         self._thread.start()
 
     def stop(self) -> None:
