@@ -80,7 +80,7 @@ def test_a_rounded_size_may_be_off_by_one_percent(server: FileServer, tmp_path: 
 def test_a_projector_of_unknown_size_is_said_as_unknown(
     server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.files["/org/m/resolve/v1/eye.gguf"] = File(b"GGUF", ranges=False)
+    server.files["/org/m/resolve/v1/eye.gguf"] = File(b"GGUF", ranges=False, says_length=False)
     catalog = json.loads(Path(written(server, tmp_path)).read_text())
     catalog["models"][0]["variants"][0]["projector"] = {"path": "eye.gguf", "bytes": 4}
     (tmp_path / "catalog.json").write_text(json.dumps(catalog))
