@@ -125,7 +125,8 @@ monitoring: $(STAMP) ## Generate the dashboards and alert rules in docs/monitori
 reference: $(STAMP) ## Generate the pages in docs/reference again
 	@$(BIN)/python -m automation.reference.generate .
 
-picture: demo ## Start the demo, and draw docs/pictures/terminal.svg again from commands against it
+picture: setup ## Start the demo, and draw docs/pictures/terminal.svg again from commands against it
+	@$(BIN)/python -m examples.demo up
 	@$(BIN)/python -m examples.picture
 
 pictures: picture ## Draw the picture of `make picture` again, and take those of the web console (needs Chromium)

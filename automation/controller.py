@@ -91,6 +91,8 @@ class Controller:
         with span("want"):
             options = self.options.model_copy(update={"installed": self.cluster.installed()})
             desired = services.desire(key, cr, observed, options)
+        if desired.service is not None and desired.service.engine_key is None:
+            self.actor.key_ages.drop_service(key)
         if not self._is_frozen(key, desired):
             self.actor.act(key, cr, services.patches(key, cr), now=now)
 

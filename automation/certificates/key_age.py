@@ -14,8 +14,11 @@ import structlog
 
 from automation.certificates import key_rotation
 from automation.certificates.engine_keys import LOOK_EVERY, REASON_FAILED
+from automation.certificates.key_rotation import Rotation
 from automation.status.event_recorder import EventRecorder
 from components import naming
+from kubeapi import kinds
+from kubeapi.access_reviews import is_allowed
 from kubeapi.client import KubeClient
 from kubeapi.errors import BadRequest, Conflict, Forbidden, Invalid
 from kubeapi.json_types import Json
@@ -49,6 +52,8 @@ class KeyAges:
         self._lock = threading.Lock()
         self._since: dict[ServiceKey, datetime.datetime] = {}
         self._looked: dict[ServiceKey, tuple[datetime.datetime, Problem | None]] = {}
+        self._made: dict[ServiceKey, Rotation] = {}
+        """The replacements that this process began: it made the Secrets."""
 
     def oldest_s(self) -> float:
         """Return the age of the oldest key in seconds; 0 without keys."""
@@ -63,7 +68,8 @@ class KeyAges:
         Raises ApiError when the API server does not answer.
         """
         if desired.engine_key is None or desired.api_key != desired.engine_key:
-            return None  # no engine demands it, as on hosts
+            self.drop_service(key)  # no engine demands it, as on hosts
+            return None
         metadata, now = service["metadata"], self._clock()
         since = since_of(metadata) or now
         maximum_s = max_age_of(metadata.get("annotations") or {})
@@ -85,10 +91,11 @@ class KeyAges:
         return problem
 
     def drop_service(self, key: ServiceKey) -> None:
-        """Drop the record of a deleted service."""
+        """Drop the record of a service that is deleted, or has no key any more."""
         with self._lock:
             self._since.pop(key, None)
             self._looked.pop(key, None)
+            self._made.pop(key, None)
 
     def _replace(self, key: ServiceKey, service: Json) -> Problem | None:
         """Begin a replacement, or return why it cannot begin. Raises Conflict, and ApiError as `ensure`."""
@@ -98,11 +105,10 @@ class KeyAges:
             message = f"The key of the engine is older than {told}, and its last replacement has not ended: {waiting}"
             return Problem(reason=REASON_OVERDUE, message=message)
         made = key_rotation.following(last)
-        why = ""
         try:
-            # One that exists is from a replacement that was interrupted.
-            key_rotation.make_secret(self._client, service, made, field_manager=naming.FIELD_MANAGER)
-            key_rotation.choose(self._client, service, made, field_manager=naming.FIELD_MANAGER, now=self._clock())
+            why = self._why_not_own(key, service, made)
+            if not why:
+                key_rotation.choose(self._client, service, made, field_manager=naming.FIELD_MANAGER, now=self._clock())
         except Forbidden:
             why = (
                 "it may not; grant the loop create on Secrets and patch on inferenceservices, as "
@@ -119,6 +125,28 @@ class KeyAges:
         self._recorder.record(service, type="Normal", reason=EVENT_REPLACED, message=message)
         self._replaced()
         return None
+
+    def _why_not_own(self, key: ServiceKey, service: Json, made: Rotation) -> str:
+        """Make the Secret of the next key. Returns why an existing one is not used; empty if it is Herdsman's.
+
+        An existing one may be from a replacement that was interrupted. If another user made it, that user knows the
+        key. Raises ApiError.
+        """
+        if key_rotation.make_secret(self._client, service, made, field_manager=naming.FIELD_MANAGER):
+            with self._lock:
+                self._made[key] = made
+            return ""
+        with self._lock:
+            if self._made.get(key) == made:
+                return ""
+        exists = f"Secret `{made.secret}` exists, and"
+        # A refused request for a Secret would alarm those who watch the API server's audit.
+        if not is_allowed(self._client, "", kinds.SECRETS.plural, "get", made.namespace, name=made.secret):
+            command = f"herdsman key rotate-engine {made.service} --namespace {made.namespace}"
+            return f"{exists} the loop may not read whose it is; run `{command}`, which uses or refuses it"
+        if not key_rotation.was_made(self._client, made, made.secret):
+            return f"{exists} Herdsman did not make it for `{made.service}`; delete it, or rename it"
+        return ""
 
 
 def since_of(metadata: Json) -> datetime.datetime | None:

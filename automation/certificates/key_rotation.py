@@ -68,10 +68,10 @@ def begin(client: KubeClient, service: Json, *, now: datetime.datetime) -> Rotat
     Raises NotRotatable, ApiError.
     """
     rotation = present(service)
-    if rotation.generation > 1 and _was_made(client, rotation, rotation.earlier):
+    if rotation.generation > 1 and was_made(client, rotation, rotation.earlier):
         return replace(rotation, is_resumed=True)
     made = following(rotation)
-    if not make_secret(client, service, made, field_manager=FIELD_MANAGER) and not _was_made(client, made, made.secret):
+    if not make_secret(client, service, made, field_manager=FIELD_MANAGER) and not was_made(client, made, made.secret):
         raise NotRotatable(
             f"Secret `{made.secret}` exists, and Herdsman did not make it for `{made.service}`; delete it, or rename it"
         )
@@ -152,13 +152,13 @@ def finish(client: KubeClient, rotation: Rotation) -> None:
     """Delete the old key, and those before it which the loop left, if Herdsman made them. Raises ApiError."""
     for generation in range(rotation.generation - 1, 0, -1):
         name = engine_key_secret(rotation.service, generation)
-        if not _was_made(client, rotation, name):
+        if not was_made(client, rotation, name):
             break
         with contextlib.suppress(NotFound):
             client.delete(kinds.SECRETS, rotation.namespace, name)
 
 
-def _was_made(client: KubeClient, rotation: Rotation, name: str) -> bool:
+def was_made(client: KubeClient, rotation: Rotation, name: str) -> bool:
     """Return whether a Secret has a key that Herdsman made for this service, and not for a deleted one of its name."""
     try:
         found = client.request("GET", kinds.SECRETS.path(rotation.namespace, name), accept=METADATA)["metadata"]

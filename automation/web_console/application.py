@@ -340,8 +340,11 @@ async def _headers(request: web.Request, handler: Handler) -> web.StreamResponse
     try:
         response = await handler(request)
     except web.HTTPException as error:
-        error.headers.update(_HEADERS)
-        raise
+        if error.status < 400 or "text/html" not in request.headers.get("Accept", ""):
+            error.headers.update(_HEADERS)
+            raise
+        # A person has opened an address or sent a form, and text alone has neither a title nor a language.
+        response = page_response(error.status, layout.error(error.reason, _words_of(error), None))
     if not response.prepared:
         response.headers.update(_HEADERS)
     return response
@@ -362,6 +365,14 @@ def _frame(caller: Caller) -> layout.Frame:
 
 def _words(error: PlaceError) -> str:
     return f"{error}. {error.hint[:1].upper()}{error.hint[1:]}." if error.hint else f"{error}."
+
+
+def _words_of(error: web.HTTPException) -> str:
+    """Return why a request is refused, as a sentence."""
+    text = error.text or ""
+    if not text or text == f"{error.status}: {error.reason}":
+        return "The console has no answer for this address."
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _chosen(replicas: Sequence[Replica], name: str) -> Replica:

@@ -6,7 +6,7 @@ Only this module writes markup. Jinja2 is no dependency of Herdsman, and the con
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TypeAlias
 
@@ -49,13 +49,16 @@ def join(children: Iterable[Child]) -> Html:
     return Html("".join(parts))
 
 
-def table(titles: Iterable[str], rows: Iterable[Iterable[Child]], *, empty: str) -> Html:
+def table(titles: Sequence[str], rows: Iterable[Iterable[Child]], *, empty: str) -> Html:
     """Return a table, or the text `empty` without rows. A cell is text or a list of children."""
     lines = [tag("tr", [tag("td", cell) for cell in row]) for row in rows]
     if not lines:
         return tag("p", empty, class_="empty")
     head = tag("thead", tag("tr", [tag("th", title, scope="col") for title in titles]))
-    return tag("div", tag("table", head, tag("tbody", lines)), class_="scroll")
+    # On a narrow screen the table scrolls. The keyboard must reach it also where no cell has a link.
+    label = f"Table: {', '.join(titles)}"
+    shown = tag("table", head, tag("tbody", lines))
+    return tag("div", shown, class_="scroll", tabindex=0, role="group", aria_label=label)
 
 
 def facts(pairs: Iterable[tuple[str, Child]]) -> Html:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from automation.certificates import key_rotation
 from automation.certificates.engine_keys import LOOK_AT_NEW_EVERY, LOOK_EVERY, REASON_FAILED, EngineKeys
 from automation.certificates.key_age import KeyAges
 from automation.cli import exits
@@ -196,8 +197,12 @@ def test_a_key_is_replaced_when_it_is_too_old_and_not_before_its_last_replacemen
         return str(found.get("herdsman.dev/engine-key-generation", "1"))
 
     try:
+        scene.now += datetime.timedelta(minutes=1)
         assert (ensure(), generation()) == ("", "1"), "the service is new"
-        assert ages.oldest_s() < 600
+        assert 0 < ages.oldest_s() < 600
+        assert ages.ensure(scene.key, scene.admin.get(kinds.INFERENCE_SERVICES, where, "chat"), scene.desired) is None
+        assert ages.oldest_s() == 0, "no engine demands the key"
+        assert (ensure(), generation()) == ("", "1")
         scene.now += datetime.timedelta(days=31)
         assert ages.oldest_s() > 30 * 86400
         stale = scene.admin.get(kinds.INFERENCE_SERVICES, where, "chat")
@@ -241,6 +246,52 @@ def test_a_missing_right_to_replace_a_key_is_named(make_scene: Any) -> None:
     problem = ages.ensure(scene.key, service, desired)
     assert problem is not None and problem.reason == REASON_FAILED
     assert "patch on inferenceservices" in problem.message and "hde-" not in problem.message
+
+
+def test_a_secret_of_the_next_name_is_not_adopted_unless_herdsman_made_it(make_scene: Any) -> None:
+    scene: Scene = make_scene(*(each.rule for each in permissions.ENGINE_KEYS))
+    where = scene.namespace
+    loop.install_crds(scene.admin)
+    annotations = {"herdsman.dev/engine-key": "true", "herdsman.dev/engine-key-max-age": "30d"}
+    document = {
+        "apiVersion": kinds.INFERENCE_SERVICES.api_version,
+        "kind": kinds.INFERENCE_SERVICES.kind,
+        "metadata": {"name": "chat", "annotations": annotations},
+        "spec": {"modelRef": "base"},
+    }
+    made = scene.admin.create(kinds.INFERENCE_SERVICES, where, document)
+    desired = scene.desired.model_copy(update={"api_key": scene.desired.engine_key})
+    scene.now += datetime.timedelta(days=31)
+    recorder = EventRecorder(scene.loop)
+
+    def ensure() -> tuple[str, str]:
+        """What the next process says about the replacement, and the generation of the key after that."""
+        ages = KeyAges(scene.loop, recorder, replaced=lambda: None, clock=lambda: scene.now)
+        problem = ages.ensure(scene.key, scene.admin.get(kinds.INFERENCE_SERVICES, where, "chat"), desired)
+        found = scene.admin.get(kinds.INFERENCE_SERVICES, where, "chat")["metadata"]["annotations"]
+        text = f"{problem.reason}: {problem.message}" if problem is not None else ""
+        return text, str(found.get("herdsman.dev/engine-key-generation", "1"))
+
+    foreign = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{NAME}-2"}, "stringData": {"a": "hde-b"}}
+    scene.admin.create(kinds.SECRETS, where, foreign)
+    said, generation = ensure()
+    assert generation == "1", "a key that others chose would admit them"
+    assert said.startswith(f"{REASON_FAILED}: ") and "hde-" not in said
+    assert f"Secret `{NAME}-2` exists, and the loop may not read whose it is" in said
+    assert "`herdsman key rotate-engine chat" in said
+
+    role = scene.admin.get(kinds.ROLES, where, f"keys-{where}")
+    rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+    scene.admin.patch(kinds.ROLES, where, f"keys-{where}", {"rules": [*role["rules"], rule]})
+    said = eventually(lambda: (told := ensure()[0]) and "may not read" not in told and told, what="the right to read")
+    assert "Herdsman did not make it for `chat`; delete it, or rename it" in str(said) and ensure()[1] == "1"
+
+    # One of a replacement that another process began.
+    scene.admin.delete(kinds.SECRETS, where, f"{NAME}-2")
+    key_rotation.make_secret(
+        scene.loop, made, key_rotation.following(key_rotation.present(made)), field_manager=naming.FIELD_MANAGER
+    )
+    assert ensure() == ("", "2")
 
 
 def pod_with(secret: str) -> Json:

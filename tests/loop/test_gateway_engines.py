@@ -201,6 +201,12 @@ def test_an_engine_gets_a_key_that_the_loop_made_and_answers_the_gateway_alone(
         assert completion(f"http://{address}:{port}", "chat")[0] == 401
     assert key not in (tmp_path / "gateway.log").read_text()
 
+    age, without = "herdsman_engine_key_age_seconds", {"metadata": {"annotations": {"herdsman.dev/engine-key": None}}}
+    with loop.loop_process(kubeconfig, tmp_path) as again:
+        eventually(lambda: again.metric(age) > 0, what="the age of the key")
+        client.patch(kinds.INFERENCE_SERVICES, where, "chat", without)
+        eventually(lambda: again.metric(age) == 0, what="the end of the age with that of the key")
+
 
 def test_a_key_is_replaced_while_requests_go_on_and_none_fails(
     client: KubeClient, cluster: LocalCluster, llama_server: Path, pulumi_cli: Path, tmp_path: Path

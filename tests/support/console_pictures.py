@@ -20,6 +20,7 @@ from pathlib import Path
 
 from agent.server.host_facts import own_address
 from examples.demo import default_directory
+from examples.demo_tour import CONTEXT_SIZE
 from examples.picture import DOCUMENTED_ADDRESS
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -61,8 +62,10 @@ def main() -> int:
     client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
     environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
     kubectl = str(locate("kubectl"))
-    context = client.get(kinds.INFERENCE_SERVICES, "default", "first")["spec"].get("contextSize")
     try:
+        # An interrupted run may have left another context, or none. The pending change would then have other lines.
+        _edit(client, {"metadata": {"annotations": {"herdsman.dev/mode": None}}, "spec": {"contextSize": CONTEXT_SIZE}})
+        _await(lambda: _serves(client, CONTEXT_SIZE), f"a process with a context of {CONTEXT_SIZE} tokens")
         subprocess.run([kubectl, "apply", "-f", str(EXAMPLE)], env=environment, check=True)
         _edit(client, {"metadata": {"annotations": {"herdsman.dev/mode": "Preview"}}, "spec": {"contextSize": 4096}})
         _await(lambda: _waits(client), "the change to wait for its approval")
@@ -70,7 +73,7 @@ def main() -> int:
             asyncio.run(_take(link, Path(scratch), options.to))
     finally:
         subprocess.run([kubectl, "delete", "--ignore-not-found", "-f", str(EXAMPLE)], env=environment, check=True)
-        _edit(client, {"metadata": {"annotations": {"herdsman.dev/mode": None}}, "spec": {"contextSize": context}})
+        _edit(client, {"metadata": {"annotations": {"herdsman.dev/mode": None}}, "spec": {"contextSize": CONTEXT_SIZE}})
         client.close()
     return 0
 
@@ -99,6 +102,20 @@ async def _size(page: Browser, height: int) -> None:
 
 def _edit(client: KubeClient, change: dict[str, object]) -> None:
     client.patch(kinds.INFERENCE_SERVICES, "default", "first", change)
+
+
+def _serves(client: KubeClient, context: int) -> bool:
+    """Return whether the process of `first` is ready with this context, and no change of the service waits."""
+    service = client.get(kinds.INFERENCE_SERVICES, "default", "first")
+    process = client.get(kinds.HOST_PROCESSES, "default", "first")
+    argv, status = process["spec"]["argv"], service.get("status") or {}
+    return (
+        argv[argv.index("--ctx-size") + 1] == str(context)
+        and bool((process.get("status") or {}).get("ready"))
+        and status.get("phase") == "Ready"
+        and status.get("observedGeneration") == service["metadata"]["generation"]
+        and not status.get("pendingChange")
+    )
 
 
 def _waits(client: KubeClient) -> bool:

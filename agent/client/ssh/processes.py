@@ -56,6 +56,9 @@ POLICY = Policy(
     backoff_base_s=2.0,
 )
 
+_DEFERRING = (StartDeferred, CommandRefused, SudoRefused)
+"""Errors that concern one process: its next action has to wait."""
+
 
 class SshProcesses:
     """The processes of one host. Every method may raise HostError and can then be called again."""
@@ -154,8 +157,9 @@ class SshProcesses:
     def advance(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, ObservedProcess]) -> ProcessReport:
         """Perform the next action towards a plan, and report the process. `seen` is the current observation."""
         status, now = self._statuses.get(key, ProcessStatus()), self._clock()
-        remote, before = self.remote_host(), seen.get(key)
+        remote, before = None, seen.get(key)
         try:
+            remote = self.remote_host()  # asks the host after a reconnection, and that may fail
             desired = Desired(plan, hash_of(plan, remote.facts.address), generation)
             if before is not None:
                 status = status_of_start(status, before, now=now)
@@ -177,22 +181,22 @@ class SshProcesses:
                 words = ProcessPhase.BACKING_OFF, status.reason, status.message
                 return self._report_earlier(record, remote, before, status, desired.launch_hash, *words)
             return self._report(record, before, self._keep(key, status), desired.launch_hash)
-        except (StartDeferred, CommandRefused, SudoRefused) as error:
-            reason = error.reason if isinstance(error, StartDeferred) else ProcessReason.LAUNCH_FAILED
+        except _DEFERRING as error:
+            reason = _reason_of(error)
             status = self._keep(key, _attempt_failed(status, reason, error.message, now=now))
-            launch_hash = hash_of(plan, remote.facts.address)
-            if before is not None and serves_earlier(before, status, launch_hash):
-                # It may have been stopped before the error.
-                before = self.list_processes().get(key)
-                if before is not None and serves_earlier(before, status, launch_hash):
-                    words = ProcessPhase.BACKING_OFF, reason, error.message
-                    record = before.record.model_copy(update={"generation": generation})
-                    return self._report_earlier(record, remote, before, status, launch_hash, *words)
+            if remote is not None:
+                launch_hash = hash_of(plan, remote.facts.address)
+                with suppress(*_DEFERRING):  # the first error is reported
+                    before = self._serves_still(key, before, status, launch_hash)
+                    if before is not None:
+                        words = ProcessPhase.BACKING_OFF, reason, error.message
+                        record = before.record.model_copy(update={"generation": generation})
+                        return self._report_earlier(record, remote, before, status, launch_hash, *words)
             return report_of_stopped(ProcessPhase.BACKING_OFF, reason, error.message, generation)
 
     def remove(self, key: str, seen: dict[str, ObservedProcess]) -> ProcessReport | None:
         """Perform the next action towards the removal of a process. Returns None after the removal."""
-        remote, before = self.remote_host(), seen.get(key)
+        before = seen.get(key)
         if before is None:
             self._drop_process(key)
             return None
@@ -202,6 +206,7 @@ class SshProcesses:
         if action is Action.WAIT:
             return report_of_stopped(ProcessPhase.STOPPING, status.reason, status.message, generation)
         try:
+            remote = self.remote_host()
             if not before.record.removing:
                 self._run(written_steps(before.record.model_copy(update={"removing": True}), remote))
             if action is Action.STOP:
@@ -210,9 +215,10 @@ class SshProcesses:
                 if not is_drained:
                     return report_of_stopped(ProcessPhase.STOPPING, "", "", generation)
             self._run(removal_steps(key, remote))
-        except StartDeferred as error:
-            self._keep(key, _attempt_failed(status, error.reason, error.message, now=now))
-            return report_of_stopped(ProcessPhase.STOPPING, error.reason, error.message, generation)
+        except _DEFERRING as error:
+            reason = _reason_of(error)
+            self._keep(key, _attempt_failed(status, reason, error.message, now=now))
+            return report_of_stopped(ProcessPhase.STOPPING, reason, error.message, generation)
         self._drop_process(key)
         return None
 
@@ -277,6 +283,15 @@ class SshProcesses:
         self._units.in_order(key, checksum(file_in(unit)))
         self._keep(key, ProcessStatus(launch_hash=desired.launch_hash))
         return report_of_stopped(ProcessPhase.STARTING, "", "", record.generation)
+
+    def _serves_still(
+        self, key: str, before: ObservedProcess | None, status: ProcessStatus, launch_hash: str
+    ) -> ObservedProcess | None:
+        """Return the process of an earlier plan if it serves now. It may have been stopped before an error."""
+        if before is None or not serves_earlier(before, status, launch_hash):
+            return None
+        found = self.list_processes().get(key)
+        return found if found is not None and serves_earlier(found, status, launch_hash) else None
 
     def _report_earlier(
         self,
@@ -382,6 +397,10 @@ class SshProcesses:
         self._units.drop_unit(key)
         self._awake.pop(key, None)
         self._preparation.drop_process(key)
+
+
+def _reason_of(error: StartDeferred | CommandRefused | SudoRefused) -> str:
+    return error.reason if isinstance(error, StartDeferred) else ProcessReason.LAUNCH_FAILED
 
 
 def _attempt_failed(status: ProcessStatus, reason: str, message: str, *, now: float) -> ProcessStatus:

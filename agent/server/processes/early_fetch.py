@@ -9,13 +9,19 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+import structlog
+
 from agent.contract import ProcessReason
 from agent.processes import lifecycle
+from agent.processes.decision import Desired
 from agent.processes.lifecycle import Policy, ProcessStatus
 from agent.processes.replacing import Replacement
 from agent.server.daemons.port import DaemonFailed, DaemonNotReady
-from agent.server.processes.launching import NotAdmitted, NotLaunched, Progress, not_ready
+from agent.server.processes.launching import Launcher, NotAdmitted, NotLaunched, Progress, not_ready
+from agent.server.processes.worker_context import WorkerContext
 from agent.sources.errors import Cancelled, FileError, NoSpace
+
+_log = structlog.get_logger(__name__)
 
 LASTING_BACKOFF_S = 30.0
 """First wait after a failure that ends only when a person acts."""
@@ -54,6 +60,63 @@ class EarlyFetch:
             self.error = error
         self.is_done = True
         self._ended()
+
+
+class EarlyFetches:
+    """The fetches of one worker, one at a time. Its thread alone calls the methods."""
+
+    def __init__(self, key: str, context: WorkerContext, launcher: Launcher, *, ended: Callable[[], None]) -> None:
+        """`ended` is called in the thread of a fetch at its end."""
+        self._key = key
+        self._context = context
+        self._launcher = launcher
+        self._ended = ended
+        self._running: EarlyFetch | None = None
+        self._log = _log.bind(process=key)
+
+    def begin(self, desired: Desired, on_progress: Progress, cancel: threading.Event) -> None:
+        """Begin to fetch the files of a plan. Raises RuntimeError if no thread can be started."""
+        self._running = EarlyFetch(
+            desired.launch_hash,
+            lambda progress, cancel: self._launcher.fetch(self._key, desired, progress, cancel),
+            on_progress=on_progress,
+            cancel=cancel,
+            ended=self._ended,
+        )
+
+    def take(self, status: ProcessStatus) -> tuple[ProcessStatus, str] | None:
+        """Return what `after_early_fetch` returns for a fetch that has ended; None if there is no outcome.
+
+        Ends a fetch that the status does not need any more.
+        """
+        early, kept = self._running, status.replacement
+        if early is None:
+            return None
+        is_needed = kept is not None and early.launch_hash == status.launch_hash
+        if is_needed and not early.is_done:
+            return None
+        self._running = None
+        early.cancel()
+        if not is_needed:
+            return None
+        after, note = after_early_fetch(
+            status,
+            early.error,
+            now=self._context.clock(),
+            policy=self._context.policy,
+            freed_by_stop=lambda: self._context.freed_by_stop(self._key),
+        )
+        if early.error is not None:
+            is_kept = after.replacement is not None
+            self._log.warning("Failed to fetch files beside a process", error=str(early.error), is_kept=is_kept)
+        return after, note
+
+    def begun_again(self, status: ProcessStatus) -> ProcessStatus:
+        """Return the status after an unexpected error. A fetch that did not begin, or whose outcome is lost, is due."""
+        kept = status.replacement
+        if self._running is None and kept is not None and kept.is_fetching:
+            return replace(status, replacement=Replacement())
+        return status
 
 
 def fetch_failure(error: Exception, policy: Policy) -> NotAdmitted | NotLaunched | None:

@@ -22,7 +22,7 @@ from agent.processes.replacing import MODEL, Replacement, files_of, needs_other_
 from agent.server.daemons.plans import is_daemon_key
 from agent.server.processes import process_log
 from agent.server.processes.drain import Draining, drain
-from agent.server.processes.early_fetch import EarlyFetch, after_early_fetch, fetch_failure
+from agent.server.processes.early_fetch import EarlyFetches, fetch_failure
 from agent.server.processes.launching import Launcher, NotAdmitted, NotLaunched, Progress, rotate
 from agent.server.processes.process import Unit
 from agent.server.processes.records import plan_in_force, record_of, report_of
@@ -70,7 +70,7 @@ class Worker:
         self._wake = threading.Event()
         self._cancel = threading.Event()
         self._probe = EngineProbe()
-        self._early: EarlyFetch | None = None
+        self._early = EarlyFetches(key, context, launcher, ended=self._wake.set)
         self._note = ""
         """Why a process was stopped before the files of its successor were there. Reported during their download."""
         self._detaching = False
@@ -177,17 +177,15 @@ class Worker:
                 self._status = lifecycle.admission_retried(self._status)
             self._reported_desired = desired or self._reported_desired
             try:
-                self._take_early_fetch()
+                if (outcome := self._early.take(self._status)) is not None:
+                    self._status, self._note = outcome
                 self._report_change()
                 if self._perform(self._next_step(desired, hold), desired, hold):
                     return
             except Exception as error:
                 # No exception is expected here. The process must keep its supervisor in any case.
                 self._log.exception("Failed to take a step")
-                kept = self._status.replacement
-                if self._early is None and kept is not None and kept.is_fetching:
-                    # The fetch did not begin, or its outcome was not taken. It begins again.
-                    self._status = replace(self._status, replacement=Replacement())
+                self._status = self._early.begun_again(self._status)
                 if self._status.running is None:
                     self._attempt_failed(ProcessReason.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
                 self._wake.wait(1.0)
@@ -239,7 +237,7 @@ class Worker:
         except Exception as error:
             failure = fetch_failure(error, self._context.policy)
             if failure is not None:
-                self._start_failed(failure)
+                self._start_failed(failure, "Failed to fetch the files of the process")
         else:
             self._note = ""
             self._status = lifecycle.files_fetched(self._status, paths.pop(MODEL, None), paths)
@@ -275,33 +273,8 @@ class Worker:
         if cancel is None:
             self._status = replace(self._status, replacement=Replacement())
             return
-        self._early = EarlyFetch(
-            desired.launch_hash,
-            lambda progress, cancel: self._launcher.fetch(self.key, desired, progress, cancel),
-            on_progress=self._note_progress(self._wake.set),  # the worker's thread reports it
-            cancel=cancel,
-            ended=self._wake.set,
-        )
-
-    def _take_early_fetch(self) -> None:
-        """Take the outcome of a fetch beside the process of an earlier plan, and end a fetch that is not needed."""
-        early, kept = self._early, self._status.replacement
-        if early is None or (kept is not None and early.launch_hash == self._status.launch_hash and not early.is_done):
-            return
-        self._early = None
-        early.cancel()
-        if kept is None or early.launch_hash != self._status.launch_hash:
-            return
-        self._status, self._note = after_early_fetch(
-            self._status,
-            early.error,
-            now=self._context.clock(),
-            policy=self._context.policy,
-            freed_by_stop=lambda: self._context.freed_by_stop(self.key),
-        )
-        if early.error is not None:
-            is_kept = self._status.replacement is not None
-            self._log.warning("Failed to fetch files beside a process", error=str(early.error), is_kept=is_kept)
+        # The worker's thread reports the progress.
+        self._early.begin(desired, self._note_progress(self._wake.set), cancel)
 
     def _start_process(self, desired: Desired) -> None:
         try:
@@ -315,7 +288,8 @@ class Worker:
         self._status = lifecycle.process_started(self._status, running)
         self._log.info("Started the process", pid=running.pid, port=running.port)
 
-    def _start_failed(self, failure: NotAdmitted | NotLaunched) -> None:
+    def _start_failed(self, failure: NotAdmitted | NotLaunched, event: str = "Failed to start the process") -> None:
+        """Wait for the next attempt, after the start or one of its steps failed. `event` is the line of the log."""
         now, policy = self._context.clock(), self._context.policy
         if isinstance(failure, NotAdmitted):
             self._status = lifecycle.start_refused(
@@ -323,7 +297,7 @@ class Worker:
             )
             return
         if failure.message != self._status.message:
-            self._log.warning("Failed to start the process", reason=failure.reason, error=failure.message)
+            self._log.warning(event, reason=failure.reason, error=failure.message)
         base_s, cap_s = failure.waits_s or (None, None)
         self._attempt_failed(failure.reason, failure.message, base_s=base_s, cap_s=cap_s)
 

@@ -13,7 +13,7 @@ from kubeapi.json_types import Json
 
 def page(fits: Sequence[Fit], *, token: str) -> Html:
     """Return the table of the models."""
-    titles = ("Model", "Parameters", "Licence", "Context", "Fits", "")
+    titles = ("Model", "Parameters", "Licence", "Context", "Fits", "Deploy")
     return table(titles, [_row(each, token) for each in fits], empty="The catalog has no model.")
 
 

@@ -79,11 +79,11 @@ def document(title: str, *body: Html) -> Html:
     return Html(f"<!doctype html>{tag('html', head, tag('body', *body), lang='en')}")
 
 
-def error(title: str, text: str, frame: Frame) -> Html:
-    """Return the page of a failed request."""
+def error(title: str, text: str, frame: Frame | None) -> Html:
+    """Return the page of a failed request. Without a frame it has no header, as nobody may have signed in."""
     back = tag("p", tag("a", "Back to the services", href="/"))
     main = tag("main", tag("h1", title), tag("p", text, role="alert"), back, id="content")
-    return document(title, _header(title, frame), main)
+    return document(title, *([_header(title, frame)] if frame is not None else []), main)
 
 
 def open_by_link() -> Html:

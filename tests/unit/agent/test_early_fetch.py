@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.contract import FilePlan, IdleQuestion, ProcessPlan
-from agent.server.processes import worker
+from agent.server.processes import early_fetch
 from agent.server.processes.early_fetch import EarlyFetch
 from agent.sources.errors import NoSpace
 from tests.support.supervising import Supervised, server_plan, supervised
@@ -49,7 +50,7 @@ def test_a_fetch_whose_thread_cannot_start_is_begun_again(
             raise refused.pop()
         return EarlyFetch(*arguments, **options)
 
-    monkeypatch.setattr(worker, "EarlyFetch", early)
+    monkeypatch.setattr(early_fetch, "EarlyFetch", early)
     replaced(host, tmp_path)
     assert not refused
 
@@ -91,3 +92,22 @@ def test_the_reason_of_one_replacement_is_not_told_of_the_next(host: Supervised,
     assert host.until(KEY, "Ready").pid == pid
     supervisor.put(KEY, plan("a.gguf", "more"), 4)
     assert host.until(KEY, "Stopping").message == ""
+
+
+@pytest.mark.parametrize("fails", ["fetch", "start"])
+def test_the_log_names_the_step_that_failed(host: Supervised, tmp_path: Path, fails: str) -> None:
+    def fetch(plan: FilePlan, _progress: Any, _cancel: Any) -> Path:
+        if fails == "fetch":
+            raise NoSpace("full")
+        return Path(plan.source)
+
+    wanted = plan_with(tmp_path / "a.gguf")
+    if fails == "start":
+        wanted = wanted.model_copy(update={"argv": ("no-such-program", "{model}")})
+    with capture_logs() as logs:
+        host.start(fetch=fetch).put(KEY, wanted, 1)
+        host.when(KEY, lambda report: bool(report.reason), what=f"to fail to {fails}", timeout_s=20)
+    said = {each["event"] for each in logs if each["log_level"] == "warning"}
+    expected = {"fetch": "Failed to fetch the files of the process", "start": "Failed to start the process"}
+    assert expected[fails] in said
+    assert not said & (set(expected.values()) - {expected[fails]})

@@ -101,6 +101,21 @@ def test_every_page_allows_no_foreign_content() -> None:
     browse(MemoryPlace(), visit)
 
 
+def test_a_browser_gets_a_page_for_a_refused_request_and_a_program_gets_text() -> None:
+    async def visit(client: Client, _: Sessions) -> None:
+        asked = {"Accept": "text/html,*/*;q=0.8"}
+        missing = await client.get("/nothing", headers=asked)
+        assert (missing.status, missing.content_type) == (404, "text/html")
+        assert "<h1>Not Found</h1>" in await missing.text()
+        assert "default-src 'none'" in missing.headers["Content-Security-Policy"]
+        old_form = await client.post("/services/team/chat/stop", data={"token": "0" * 64}, headers=asked)
+        assert old_form.status == 403
+        assert "The form is of another session: load the page again." in await old_form.text()
+        assert (await client.get("/nothing")).content_type == "text/plain"
+
+    browse(MemoryPlace([state()]), visit)
+
+
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 
