@@ -134,7 +134,7 @@ def test_every_state_of_a_page_is_accessible(link: str, client: KubeClient, name
                 assert await page.run("document.querySelector('h1').textContent") == title
                 await accessibility.check(page)
 
-            for path, shown in (("/hosts", "meter"), ("/models", "progress")):
+            for path, shown in (("/hosts", "meter"), ("/models", "progress"), ("/changes", ".pending a")):
                 await page.go(f"{origin}{path}")
                 await page.until(f"document.querySelector('main {shown}')")
                 await accessibility.check(page)
