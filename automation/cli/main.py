@@ -206,7 +206,7 @@ def main() -> None:
         name = completion.command_to_complete(os.environ)
         completion.complete(application((name,)) if name in COMMANDS or name in GROUPS else overview())
     code = invoke(sys.argv[1:])
-    # At the end of the process, the interpreter would search all objects for cycles: 0.05 s after the preview of a fleet.
+    # The interpreter would search all objects for cycles at its end, which takes 0.05 s after the preview of a fleet.
     gc.freeze()
     sys.exit(code)
 
