@@ -10,10 +10,9 @@ import ipaddress
 import os
 import pathlib
 import re
-from typing import Annotated, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from automation.engine.state_url import StateUrl
 from components.naming import SYSTEM_NAMESPACE as SYSTEM_NAMESPACE
@@ -22,12 +21,13 @@ from program.desired.hub import Hub
 from program.desired.keys import is_dns_label
 from program.desired.web_address import AddressInvalid
 
+_PREFIX = "herdsman_"
 SERVICE_ACCOUNT_NAMESPACE = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _SERVICE = re.compile(
     r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(:[1-9][0-9]{0,4})?", re.ASCII
 )
-Words = Annotated[tuple[str, ...], NoDecode]
+Words = tuple[str, ...]
 """A list, separated by commas in the environment and in flags."""
 
 
@@ -48,10 +48,13 @@ def default_lease_namespace() -> str:
         return SYSTEM_NAMESPACE
 
 
-class Settings(BaseSettings):
-    """The settings of `herdsman run`. Raises pydantic's ValidationError, which names the invalid field."""
+class Settings(BaseModel):
+    """The settings of `herdsman run`. Raises pydantic's ValidationError, which names the invalid field.
 
-    model_config = SettingsConfigDict(env_prefix="HERDSMAN_", frozen=True, extra="ignore")
+    A setting that is not given is read from its environment variable, whose name may have capital or small letters.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True)
 
     kubeconfig: str | None = None
     """Path of a kubeconfig. Not set: `$KUBECONFIG`, the pod's service account, or `~/.kube/config`."""
@@ -200,6 +203,11 @@ class Settings(BaseSettings):
     """File with the key of `gateway_tls_cert`, in PEM."""
     trace_endpoint: str = ""
     """Endpoint for traces, OTLP over HTTP (`http://collector:4318`). Empty: no traces."""
+
+    def __init__(self, **given: Any) -> None:
+        named = {name.lower(): value for name, value in os.environ.items()}
+        found = {name: named[variable] for name in type(self).model_fields if (variable := _PREFIX + name) in named}
+        super().__init__(**{**found, **given})
 
     @field_validator("namespaces", "allowed_remote_hosts", "allowed_host_path_roots", mode="before")
     @classmethod

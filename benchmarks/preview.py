@@ -89,12 +89,15 @@ def install(client: KubeClient) -> None:
 def measure(client: KubeClient, kubeconfig: Path, directory: Path, options: argparse.Namespace) -> dict[str, float]:
     """Make the services and measure the command."""
     result: dict[str, float] = {}
+    # An installed command has its modules as bytecode. The first run below compiles them.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {"KUBECONFIG": str(kubeconfig), "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
 
     def preview(*words: str, code: int) -> float:
         began = time.perf_counter()
         run = subprocess.run(
             [sys.executable, "-m", "automation.cli", "preview", *words, "-o", "json"],
-            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            env=environment,
             capture_output=True,
             check=False,
         )
@@ -106,7 +109,7 @@ def measure(client: KubeClient, kubeconfig: Path, directory: Path, options: argp
     make(client, small)
     one = service_of(options.services // 2, SMALL, contextSize=2048)
     (directory / "one.yaml").write_text(yaml.safe_dump(one))
-    preview("-f", str(directory / "one.yaml"), code=2)  # Python compiles its modules once
+    preview("-f", str(directory / "one.yaml"), code=2)
     times = sorted(preview("-f", str(directory / "one.yaml"), code=2) for _ in range(options.runs))
     result["one change, p50 (s)"] = statistics.median(times)
     result["one change, slowest (s)"] = times[-1]

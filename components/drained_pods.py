@@ -6,6 +6,8 @@ module imports no renderer, because each run of a static fleet starts the provid
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from components.scripts import script_without_comments
 from kubeapi.json_types import Json
 
@@ -26,18 +28,25 @@ _COMMAND_LENGTH = 8
 _PROBES = ("livenessProbe", "startupProbe")
 
 
-def as_in_hashes(value: object) -> object:
+_NO_TEXTS: Mapping[str, str] = {}
+
+
+def as_in_hashes(value: object, texts: Mapping[str, str] = _NO_TEXTS) -> object:
     """Copy JSON with each pod as versions before the default drain rendered it. Hashes count this copy.
 
     A drain that the service did not ask for is left out. One that the service asked for has its form of that time.
+    Strings that `texts` has as keys are replaced by its values.
     """
+    # Most values are texts. Without a call for each, a fleet's hashes take half the time.
     if isinstance(value, dict):
-        # Most values are texts. Without a call for each, a fleet's hashes take half the time.
-        known = {key: each if isinstance(each, str) else as_in_hashes(each) for key, each in value.items()}
+        known = {
+            key: texts.get(each, each) if isinstance(each, str) else as_in_hashes(each, texts)
+            for key, each in value.items()
+        }
         return without_new_drain(known) if "containers" in known else known
     if isinstance(value, (list, tuple)):
-        return [each if isinstance(each, str) else as_in_hashes(each) for each in value]
-    return value
+        return [texts.get(each, each) if isinstance(each, str) else as_in_hashes(each, texts) for each in value]
+    return texts.get(value, value) if isinstance(value, str) else value
 
 
 def without_new_drain(pod: Json) -> Json:

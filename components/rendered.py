@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field, replace
 
 from components import naming
-from components.downloader import script_by_version
+from components.downloader import STAND_IN, download_script, script_by_version
 from components.drained_pods import as_in_hashes
 from kubeapi import kinds
 from kubeapi.json_types import Json
@@ -134,6 +134,7 @@ def fingerprint_of(value: object) -> str:
     in the form of the versions before the default drain (`components.drained_pods`). An owner reference counts with
     `blockOwnerDeletion: false`, which development versions wrote, so that an upgrade runs no engine.
     """
-    text = script_by_version(json.dumps(as_in_hashes(value), sort_keys=True, separators=(",", ":")))
-    text = text.replace('"blockOwnerDeletion":true', '"blockOwnerDeletion":false')
+    counted = as_in_hashes(value, {download_script(): STAND_IN})
+    text = json.dumps(counted, sort_keys=True, separators=(",", ":"))
+    text = script_by_version(text.replace('"blockOwnerDeletion":true', '"blockOwnerDeletion":false'))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

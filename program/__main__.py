@@ -15,8 +15,8 @@ from pulumi.runtime.config import CONFIG, get_config_env
 
 from components.kubernetes_object import cluster_provider
 from components.policies.in_force import FolderPolicies
-from components.policies.policy import NoPolicies
-from components.policies.reading import PolicyUnreadable, load_policies
+from components.policies.policy import NoPolicies, PolicyUnreadable
+from components.policies.reading import load_policies
 from program.fleet import FleetIncomplete, static_fleet
 from program.registration import exit_quietly, reduce_debug_data
 from program.static.config import PROJECT, FleetConfig, read_config

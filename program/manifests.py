@@ -146,9 +146,9 @@ class Manifests:
             self.errors.append(f"{name[:200]!r}: {error.strerror}")
             return
         for path in paths:
-            if path.resolve() in self._files:
+            if (resolved := path.resolve()) in self._files:
                 continue
-            self._files.add(path.resolve())
+            self._files.add(resolved)
             where = str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)
             try:
                 text = path.read_text(encoding="utf-8")

@@ -11,7 +11,6 @@ from automation.cache.cluster_cache import ClusterCache
 from automation.cache.service_cache import SPREAD_S
 from automation.engine.port import APPLY_FAILED, EngineFailed
 from automation.preview.changes import ServicePreview
-from automation.preview.previewer import Previewer
 from automation.reconcile.plan import LiveObject
 from components.render import RenderOptions
 from components.rendered import RenderedService
@@ -68,11 +67,14 @@ def comparing(
     client: KubeClient, options: RenderOptions
 ) -> Callable[[DesiredService, RenderedService, Json, tuple[LiveObject, ...]], ServicePreview]:
     """Return a function that computes a change by dry runs. It checks no policies: the pass checked them before."""
-    previewer = Previewer(client, options=options)
 
     def compare(
         desired: DesiredService, rendered: RenderedService, cr: Json, live: tuple[LiveObject, ...]
     ) -> ServicePreview:
+        # Imported for the first service in mode Preview: the modules take 1 MB.
+        from automation.preview.previewer import Previewer
+
+        previewer = Previewer(client, options=options)
         return previewer.preview_rendered(desired, rendered, cr=cr, live=live)
 
     return compare

@@ -11,20 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from components.policies.in_force import FolderPolicies
-from components.policies.policy import NoPolicies, Violation
-from components.policies.reading import PolicyUnreadable, digest_of, load_policies, read_texts
+from components.policies.policy import NoPolicies, PolicyUnreadable, Violation
 from components.rendered import RenderedService
 from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.dialects.status.conditions import Reason
+
+if TYPE_CHECKING:
+    from components.policies.in_force import FolderPolicies
 
 log = structlog.get_logger(__name__)
 
@@ -89,9 +90,12 @@ class PolicyChecker:
         self._readable = 1.0
         self.in_force: FolderPolicies | NoPolicies = NoPolicies()
         if folder is not None:
+            # Imported for a folder only: the rules and the models of routers take 1 MB.
+            from components.policies import reading
+
             self._seen = _signature(folder)
-            self._digest = digest_of(read_texts(folder))
-            self.in_force = load_policies(folder)
+            self._digest = reading.digest_of(reading.read_texts(folder))
+            self.in_force = reading.load_policies(folder)
             log.info("Read the policies", folder=str(folder), policies=len(self.in_force))
 
     def verdict(
@@ -155,10 +159,12 @@ class PolicyChecker:
         seen = _signature(folder)
         if seen == self._seen:
             return
+        from components.policies import reading
+
         try:
-            digest = digest_of(read_texts(folder))
+            digest = reading.digest_of(reading.read_texts(folder))
             if digest != self._digest or not self._readable:
-                self._put_in_force(load_policies(folder), digest)
+                self._put_in_force(reading.load_policies(folder), digest)
             self._readable, self._complained = 1.0, ""
         except PolicyUnreadable as error:
             self._readable = 0.0

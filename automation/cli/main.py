@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import os
@@ -204,7 +205,10 @@ def main() -> None:
         completion = _module("completion")
         name = completion.command_to_complete(os.environ)
         completion.complete(application((name,)) if name in COMMANDS or name in GROUPS else overview())
-    sys.exit(invoke(sys.argv[1:]))
+    code = invoke(sys.argv[1:])
+    # The interpreter would search all objects for cycles at its end, which takes 0.05 s after the preview of a fleet.
+    gc.freeze()
+    sys.exit(code)
 
 
 def invoke(arguments: list[str]) -> int:

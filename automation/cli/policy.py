@@ -10,8 +10,8 @@ import typer
 from automation.cli.manifest_files import Files, Namespace, read_manifests
 from automation.cli.output import OutputFormat, complain, print_json, say
 from automation.preview.report import violation_json
-from components.policies.policy import Policies, Violation
-from components.policies.reading import PolicyUnreadable, load_policies
+from components.policies.policy import Policies, PolicyUnreadable, Violation
+from components.policies.reading import load_policies
 from components.render import RenderOptions, render
 from program.desired.errors import DesiredError
 from program.dialects.llmkube.parse.referrers import check_referrer

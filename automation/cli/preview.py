@@ -128,7 +128,8 @@ def _preview(
 def _policies(folder: Path | None, stack: ExitStack) -> Policies | None:
     if folder is None:
         return None
-    from components.policies.reading import PolicyUnreadable, load_policies
+    from components.policies.policy import PolicyUnreadable
+    from components.policies.reading import load_policies
 
     try:
         found = load_policies(folder)

@@ -82,7 +82,7 @@ def run(
     from automation.settings import Settings
     from automation.startup.end_limit import limit_end
     from automation.telemetry.logs import configure_logging
-    from components.policies.reading import PolicyUnreadable, load_policies
+    from components.policies.policy import PolicyUnreadable
     from kubeapi.errors import KubeError
     from tools.toolchain import ToolMissing
 
@@ -124,8 +124,11 @@ def run(
 
     on_stop_signal(end)
     try:
-        # Read here too, so that a loop that waits for the lease finds invalid policies before it leads.
-        load_policies(settings.policies).close()
+        if settings.policies is not None:
+            # Read here too, so that a loop that waits for the lease finds invalid policies before it leads.
+            from components.policies.reading import load_policies
+
+            load_policies(settings.policies).close()
         if beside is not None:
             _start(beside, settings.gateway_listen)
         code = Loop(settings).run(stop)

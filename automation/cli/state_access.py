@@ -39,7 +39,7 @@ def settings_of(state: str | None, passphrase_file: pathlib.Path | None) -> Sett
             raise typer.BadParameter(
                 "every user of this machine can read a password in a command line; omit it and set PGPASSWORD"
             )
-        return Settings(**given)  # type: ignore[arg-type] # of the type of each field
+        return Settings(**given)
     except ValidationError as error:
         raise typer.BadParameter(str(error.errors()[0]["msg"])) from None
     except ValueError as error:

@@ -9,19 +9,20 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from agent.sources.source_policy import SourcePolicy
-from automation.hosts.ssh_target import is_ssh
-from automation.hosts.ssh_worker import SshWorker
 from automation.hosts.unit_drift import Record
 from automation.settings import SYSTEM_NAMESPACE, Settings
 from kubeapi.client import KubeClient
 from kubeapi.informer import Informer, drop_managed_fields
 from kubeapi.json_types import Json
 from kubeapi.kinds import HOSTS
+
+if TYPE_CHECKING:
+    from automation.hosts.ssh_worker import SshWorker
 
 STOP_S = 10.0
 
@@ -85,6 +86,9 @@ class SshHosts:
                 if worker is not None:
                     worker.update(new)
                     return
+                # Imported for the first such host: the modules of the agent take 3 MB.
+                from automation.hosts.ssh_worker import SshWorker
+
                 worker = self._workers[name] = SshWorker(
                     self._client,
                     new,
@@ -112,6 +116,11 @@ def run_ssh_hosts(
     )
     made.start()
     return made
+
+
+def is_ssh(host: Json) -> bool:
+    """Return whether a Host is reached over SSH."""
+    return (host.get("spec") or {}).get("transport") == "ssh"
 
 
 def _trimmed(host: Json) -> Json:

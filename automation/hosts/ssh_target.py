@@ -18,11 +18,6 @@ SECRET_KEY = "ssh-privatekey"  # noqa: S105 - the name of a key in a Secret of t
 _NOT_READABLE = "IdentityNotReadable"
 
 
-def is_ssh(host: Json) -> bool:
-    """Return whether a Host is reached over SSH."""
-    return (host.get("spec") or {}).get("transport") == "ssh"
-
-
 def connection_spec(host: Json) -> Json:
     """Return the fields of a Host that determine its connection. A change of them requires a new connection."""
     spec = host.get("spec") or {}

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from automation.preview.dry_run import is_applied
 from automation.preview.live import PAGE, Ask
 from components import naming
 from components.providers.kubernetes_errors import causes
@@ -163,8 +164,11 @@ def dry_run_document(client: KubeClient, kind: Kind, wanted: Json, live: Json | 
             after["metadata"]["uid"] = NO_UID
             return AppliedDocument({**after, "apiVersion": kind.api_version, "kind": kind.kind}, None, changed=True)
         path = kind.path(namespace, name)
-        if manager := _server_side_applier(live):
-            after = _send(client, "PATCH", path, wanted, APPLY_PATCH, manager=manager)
+        if (record := _server_side_apply(live)) is not None:
+            manager = str(record["manager"])
+            # Paths of another version may name other fields.
+            known = record.get("apiVersion") == wanted["apiVersion"] and is_applied(wanted, live, manager)
+            after = live if known else _send(client, "PATCH", path, wanted, APPLY_PATCH, manager=manager)
         elif patch := three_way(_last_applied(live), wanted, live):
             after = _send(client, "PATCH", path, patch, MERGE_PATCH)
         else:
@@ -226,13 +230,13 @@ def _last_applied(live: Json) -> Json:
     return _applicable(found) if isinstance(found, dict) and isinstance(found.get("metadata"), dict) else {}
 
 
-def _server_side_applier(live: Json) -> str:
-    """Return the manager of a server-side apply (`kubectl apply --server-side`, GitOps tools); empty for none."""
+def _server_side_apply(live: Json) -> Json | None:
+    """Return the record in managedFields of a server-side apply (`kubectl apply --server-side`, GitOps tools)."""
     for entry in live["metadata"].get("managedFields") or ():
         ours = str(entry.get("manager", "")).startswith(naming.FIELD_MANAGER)
         if entry.get("operation") == "Apply" and not entry.get("subresource") and not ours:
-            return str(entry["manager"])
-    return ""
+            return dict(entry)
+    return None
 
 
 def _differ(live: Json, after: Json) -> bool:

@@ -137,6 +137,10 @@ def is_applied(wanted: Json, live: Json, field_manager: str) -> bool:
     """
     if applied_fields(live, field_manager) is None or left_accounts(wanted, live, field_manager):
         return False
+    # Annotations have the hash of a rendered object. They are compared first, because the rest takes longer.
+    known = (live.get("metadata") or {}).get("annotations") or {}
+    if any(known.get(key) != value for key, value in (wanted["metadata"].get("annotations") or {}).items()):
+        return False
     return canonical(as_applied(live, field_manager)) == canonical(wanted)
 
 

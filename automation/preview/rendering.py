@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from automation.adoption.ownership import HERDSMAN, controller_of
@@ -53,7 +54,7 @@ class Subject:
     notes: tuple[str, ...] = ()
     """Notes that precede those of the preview."""
 
-    @property
+    @cached_property
     def key(self) -> ServiceKey:
         return key_of(self.cr)
 

@@ -24,7 +24,6 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError
 from kubeapi.json_types import Json
-from program.dialects.llmkube.status.router import router_status
 
 log = structlog.get_logger(__name__)
 
@@ -118,6 +117,9 @@ class ModelRouterStatuses:
         now, judged = datetime.now(UTC), self._versions.judge(cr)
         self._note(cr, judged)
         holds = judged.holds
+        # Imported for the first router: its models take 1 MB.
+        from program.dialects.llmkube.status.router import router_status
+
         status = router_status(
             cr,
             lambda service: self._cluster.llmkube.get(kinds.INFERENCE_SERVICES, namespace, service),

@@ -11,6 +11,10 @@ from kubeapi.json_types import Json
 from program.desired.service import DesiredService
 
 
+class PolicyUnreadable(Exception):
+    """A folder of policies cannot be read; the message names file and field, and what to do."""
+
+
 @dataclass(frozen=True)
 class Violation:
     """One rule that one service violates."""

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from components.policies.evaluator import ANSWER_TIMEOUT_S, Evaluator, RuleUnusable
 from components.policies.in_force import FolderPolicies, OwnRule, Policy
-from components.policies.policy import NoPolicies
+from components.policies.policy import NoPolicies, PolicyUnreadable
 from components.policies.schema import API_VERSION, KIND, Match, PolicyDocument
 from kubeapi.yaml_text import AliasRefused, load_all
 
@@ -26,10 +26,6 @@ LARGEST_FILE = 1 << 20
 MOST_FILES = 256
 
 _LONGEST_TOLD = 64
-
-
-class PolicyUnreadable(Exception):
-    """A folder of policies cannot be read; the message names file and field, and what to do."""
 
 
 def load_policies(folder: Path | None, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> FolderPolicies | NoPolicies:

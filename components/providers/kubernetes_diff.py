@@ -59,7 +59,9 @@ def _walk(old: Any, new: Any, path: Path) -> Iterator[Change]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key, value in new.items():
             if key in old:
-                yield from _walk(old[key], value, (*path, key))
+                # Most values are texts that did not change. They need neither a path nor a generator.
+                if not (isinstance(value, str) and value == old[key]):
+                    yield from _walk(old[key], value, (*path, key))
             else:
                 yield Change((*path, key), Kind.ADD)
         for key in old:

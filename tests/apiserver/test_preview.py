@@ -13,6 +13,7 @@ import yaml
 
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.cli.preview import EXIT_CHANGED
+from automation.preview.custom_resources import DocumentRefused, dry_run_document
 from automation.preview.lookup import PreviewLookup
 from automation.preview.previewer import Previewer
 from automation.preview.rendering import Subject
@@ -306,6 +307,42 @@ def test_a_field_taken_out_of_a_file_goes_as_it_does_with_kubectl(
     assert any("--ctx-size" in field for field in told)
     assert any("llmkube-high" in field for field in told)
     assert not any("replicas" in field for field in told)
+
+
+def test_a_document_that_is_as_it_was_applied_by_the_server_gets_no_dry_run(client: KubeClient, namespace: str) -> None:
+    sent: list[tuple[str, int]] = []
+    client.on_request = lambda verb, status: sent.append((verb, status))
+    kind = kinds.INFERENCE_SERVICES
+
+    def file(**spec: Any) -> Json:
+        document = service_cr(replicas=2, env=[{"name": "A", "value": "1"}], **spec)
+        return {**document, "metadata": {**document["metadata"], "namespace": namespace}}
+
+    def tried(document: Json) -> tuple[bool, int]:
+        live = client.get(kind, namespace, "chat")
+        sent.clear()
+        return dry_run_document(client, kind, document, live).changed, len(sent)
+
+    try:
+        client.apply(kind, namespace, file(contextSize=4096), field_manager="argocd")
+        assert tried(file(contextSize=4096)) == (False, 0)
+        assert tried(file(contextSize=2048)) == (True, 1)
+        assert tried(file()) == (True, 1)  # the field is removed
+        with pytest.raises(DocumentRefused, match="noSuchField"):
+            tried(file(contextSize=4096, noSuchField=1))
+        # Another manager takes the field. The file would set it again.
+        client.patch(kind, namespace, "chat", {"spec": {"contextSize": 1024}}, field_manager="someone")
+        assert tried(file(contextSize=4096)) == (True, 1)
+        # The manager applied the object in a version in which the fields may have other names.
+        client.apply(kind, namespace, file(contextSize=1024), field_manager="argocd", force=True)
+        live = client.get(kind, namespace, "chat")
+        of_argocd = next(each for each in live["metadata"]["managedFields"] if each["manager"] == "argocd")
+        of_argocd["apiVersion"] = "inference.llmkube.dev/v1alpha0"
+        sent.clear()
+        assert not dry_run_document(client, kind, file(contextSize=1024), live).changed
+        assert len(sent) == 1
+    finally:
+        client.on_request = None
 
 
 def test_a_changed_model_concerns_all_services_that_use_it(show: Show, client: KubeClient, namespace: str) -> None:

@@ -181,3 +181,12 @@ def test_help_fills_the_terminal_and_names_no_empty_defaults(capsys: pytest.Capt
     assert "A file may also have ModelRouters, ModelPools and LoRAAdapters, and is applied as it is." in flowing
     ragged = [line for line in shown.splitlines() if line.strip() == "ModelRouters, ModelPools and LoRAAdapters"]
     assert ragged == []
+
+
+def test_the_end_of_a_command_searches_no_objects_for_cycles() -> None:
+    program = (
+        "import atexit, gc, sys; atexit.register(lambda: print(gc.get_freeze_count() > 0)); "
+        "sys.argv = ['herdsman', '--version']; from automation.cli.main import main; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.split()[-1] == "True"

@@ -26,6 +26,24 @@ def test_a_loop_imports_neither_the_sdk_nor_rich_nor_certificates() -> None:
     assert found == []
 
 
+def test_a_loop_imports_the_modules_of_rare_objects_when_there_is_one() -> None:
+    rare = (
+        "automation.hosts.ssh_worker",  # hosts over SSH
+        "agent.server.processes.supervisor",
+        "components.policies.in_force",  # a folder of policies
+        "automation.preview.previewer",  # services in mode Preview
+        "program.dialects.llmkube.schema.model_router",
+        "program.dialects.kserve.dialect",
+        "program.dialects.llmaz.dialect",
+        "pydantic_settings",
+        "argparse",
+    )
+    found = printed(
+        f"import automation.cli.run, automation.settings, automation.loop; print(*({set(rare)!r} & set(sys.modules)))"
+    )
+    assert found == []
+
+
 def test_the_sdk_can_be_imported_later_and_has_the_same_messages() -> None:
     script = """
 from pulumi.runtime.proto.resource_pb2 import RegisterResourceRequest

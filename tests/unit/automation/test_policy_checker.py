@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from automation.approval.policy_checker import RETRY_S, PolicyChecker
-from components.policies.reading import PolicyUnreadable
+from components.policies.policy import PolicyUnreadable
 from components.render import RenderOptions, render
 from program.desired.facts import Problem, ServiceFacts
 from program.desired.keys import ServiceKey

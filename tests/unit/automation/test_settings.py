@@ -40,6 +40,17 @@ def test_the_environment_is_read_and_a_flag_beats_it(monkeypatch: pytest.MonkeyP
     assert not Settings().leader_elect
     assert Settings().namespaces == ("a", "b")
     assert Settings(workers=2).workers == 2
+    monkeypatch.delenv("HERDSMAN_WORKERS")
+    monkeypatch.setenv("herdsman_workers", "9")
+    monkeypatch.setenv("HERDSMAN_UNKNOWN", "ignored")
+    assert Settings().workers == 9
+
+
+def test_an_invalid_environment_variable_is_refused_by_the_name_of_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERDSMAN_WORKERS", "many")
+    with pytest.raises(ValidationError) as refused:
+        Settings()
+    assert refused.value.errors()[0]["loc"] == ("workers",)
 
 
 @pytest.mark.parametrize("given", ["a,b", ["a", "b"], ("a,b",), ["a", "b", "a"]])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 
-from components.downloader import SCRIPT_VERSION, download_script, script_by_version
+from components.downloader import SCRIPT_VERSION, download_script
 from components.drain import drain_script
 from components.rendered import fingerprint_of
 from components.scripts import script_without_comments
@@ -20,8 +21,7 @@ def test_the_text_of_the_script_does_not_count() -> None:
     first_release = script_without_comments("model_download.v1.sh")
     assert download_script() != first_release
     now, then = ({"initContainers": [{"command": ["sh", "-c", text]}]} for text in (download_script(), first_release))
-    assert script_by_version(canonical(now)) == canonical(then)
-    assert fingerprint_of(now) == fingerprint_of(then)
+    assert fingerprint_of(now) == fingerprint_of(then) == hashlib.sha256(canonical(then).encode()).hexdigest()[:16]
 
 
 def test_everything_else_counts() -> None:

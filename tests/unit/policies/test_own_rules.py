@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from components.policies.evaluator import ANSWER_TIMEOUT_S
-from components.policies.reading import PolicyUnreadable
+from components.policies.policy import PolicyUnreadable
 from tests.support.builders import http_model, service
 from tests.unit.policies.folders import check, document, policies
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from components.policies.policy import NoPolicies
-from components.policies.reading import PolicyUnreadable, digest_of, load_policies, read_texts
+from components.policies.policy import NoPolicies, PolicyUnreadable
+from components.policies.reading import digest_of, load_policies, read_texts
 from tests.unit.policies.folders import check, document, folder, policies
 
 

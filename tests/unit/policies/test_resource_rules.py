@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from automation.cli.main import invoke
-from components.policies.reading import PolicyUnreadable
+from components.policies.policy import PolicyUnreadable
 from kubeapi.json_types import Json
 from tests.unit.policies.folders import check, document, folder, policies
 

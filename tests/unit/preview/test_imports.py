@@ -10,7 +10,6 @@ HEAVY = (
     "grpc",
     "google.protobuf",
     "structlog",
-    "pydantic_settings",
     "asyncio",
     "rich.console",
     "agent.contract",

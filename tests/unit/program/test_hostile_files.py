@@ -20,7 +20,8 @@ from automation.preview.previewer import Previewer
 from automation.preview.report import as_json, as_terminal_text, markdown
 from automation.preview.requests import preview_files
 from components.options import RenderOptions
-from components.policies.reading import PolicyUnreadable, load_policies
+from components.policies.policy import PolicyUnreadable
+from components.policies.reading import load_policies
 from components.render import render
 from kubeapi import yaml_text
 from kubeapi.config import ConfigInvalid, kubeconfig_access

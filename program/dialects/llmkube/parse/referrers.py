@@ -11,7 +11,6 @@ from program.desired.facts import Problem
 from program.dialects.crds.reading import read, unknown_fields, without_nulls
 from program.dialects.llmkube.parse.adapter import adapter_of
 from program.dialects.llmkube.parse.pool import pool_of
-from program.dialects.llmkube.parse.router import router_of, unsupported_fields
 from program.dialects.llmkube.schema.lora_adapter import LoraAdapterSpec
 from program.dialects.llmkube.schema.model_pool import ModelPoolSpec
 
@@ -22,6 +21,9 @@ def check_referrer(cr: Json) -> tuple[Problem, ...]:
     Raises SpecInvalid with the path of the first field that is not valid.
     """
     if cr["kind"] == kinds.MODEL_ROUTERS.kind:
+        # Imported for the first router: its models take 1 MB of the loop's memory.
+        from program.dialects.llmkube.parse.router import router_of, unsupported_fields
+
         router_of(cr)
         return unsupported_fields(cr)
     if cr["kind"] == kinds.MODEL_POOLS.kind:
@@ -39,5 +41,7 @@ def check_referrer(cr: Json) -> tuple[Problem, ...]:
 def services_named_by(cr: Json) -> tuple[str, ...]:
     """Return the InferenceServices of its namespace that a resource names. Raises SpecInvalid."""
     if cr["kind"] == kinds.MODEL_ROUTERS.kind:
+        from program.dialects.llmkube.parse.router import router_of
+
         return tuple(dict.fromkeys(each.service for each in router_of(cr).backends if each.service))
     return pool_of(cr).members if cr["kind"] == kinds.MODEL_POOLS.kind else (adapter_of(cr).service,)
