@@ -140,7 +140,7 @@ def status(api: Api, namespace: str, name: str = "tiny") -> Json:
     return dict(found.get("status") or {})
 
 
-def until_ready(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 40) -> Json:
+def until_ready(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 90) -> Json:
     def look() -> Json | None:
         seen = status(api, namespace, name)
         return seen if seen.get("phase") == "Ready" and seen.get("ready") else None
@@ -148,7 +148,7 @@ def until_ready(api: Api, namespace: str, name: str = "tiny", *, timeout_s: floa
     return eventually(look, what=f"{name} to be ready", timeout_s=timeout_s)
 
 
-def until_served(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 40) -> Json:
+def until_served(api: Api, namespace: str, name: str = "tiny", *, timeout_s: float = 90) -> Json:
     """Wait until the process is ready and is an endpoint of its Service; return the status of its HostProcess."""
     report = until_ready(api, namespace, name, timeout_s=timeout_s)
 
@@ -503,7 +503,7 @@ def test_an_agent_whose_host_was_taken_over_ends_and_stops_its_processes(
     path = LEASES.path("herdsman-system", f"herdsman-host-{host}")
     merge = "application/merge-patch+json"
     assert hosts_api.request("PATCH", path, {"spec": {"holderIdentity": "usurper"}}, content_type=merge)[0] == 200
-    assert running.wait(30) == 1
+    assert running.wait(60) == 1
     assert "usurper" in running.output
     assert gone(report["pid"], timeout_s=1)
     assert endpoint(hosts_api, namespace)["conditions"]["ready"] is True, "the endpoints belong to the other agent now"
