@@ -229,26 +229,6 @@ def test_a_planned_process_serves_behind_service_and_endpoints_of_its_inference_
     assert conditions["Schedulable"] == ("True", "Open")
 
 
-def test_a_deleted_service_takes_process_and_endpoints_with_it(
-    control_plane: LocalCluster,
-    hosts_api: Api,
-    namespace: str,
-    llama_server: Path,
-    tiny_model: Path,
-    start_agent: StartAgent,
-) -> None:
-    host = unique_host(namespace)
-    start_agent(control_plane, host)
-    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
-    report = until_served(hosts_api, namespace)
-    hosts_api.delete(INFERENCE_SERVICES.path(namespace, "tiny"))
-    # The garbage collector discovers new kinds, as these are, only every 30 s.
-    assert gone(report["pid"], timeout_s=70)
-    for kind in (HOST_PROCESSES, SERVICES, ENDPOINT_SLICES):
-        path = kind.path(namespace, "tiny")
-        eventually(lambda path=path: hosts_api.get(path) is None, what=f"{path} to go", timeout_s=60)
-
-
 def test_a_process_taken_off_the_host_takes_its_endpoints_with_it_though_the_service_stays(
     control_plane: LocalCluster,
     hosts_api: Api,
@@ -507,3 +487,24 @@ def test_an_agent_whose_host_was_taken_over_ends_and_stops_its_processes(
     assert "usurper" in running.output
     assert gone(report["pid"], timeout_s=1)
     assert endpoint(hosts_api, namespace)["conditions"]["ready"] is True, "the endpoints belong to the other agent now"
+
+
+def test_a_deleted_service_takes_process_and_endpoints_with_it(
+    control_plane: LocalCluster,
+    hosts_api: Api,
+    namespace: str,
+    llama_server: Path,
+    tiny_model: Path,
+    start_agent: StartAgent,
+) -> None:
+    host = unique_host(namespace)
+    start_agent(control_plane, host)
+    host_process(hosts_api, namespace, host, llama_plan(tiny_model))
+    report = until_served(hosts_api, namespace)
+    hosts_api.delete(INFERENCE_SERVICES.path(namespace, "tiny"))
+    # The garbage collector discovers new kinds only every 30 s. The CRDs of this module are new for its first tests, so
+    # this test is the last.
+    assert gone(report["pid"], timeout_s=70)
+    for kind in (HOST_PROCESSES, SERVICES, ENDPOINT_SLICES):
+        path = kind.path(namespace, "tiny")
+        eventually(lambda path=path: hosts_api.get(path) is None, what=f"{path} to go", timeout_s=60)
