@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import yaml
 
 from automation.cli.crds import ManifestFormat, OptionalDialect, crds
 from program.dialects.crds.definitions import crd_files, main
 from program.dialects.crds.schema import CrdModel, Int64, Time, optional, required, rule, structural_schema
+from tests.support.fast_yaml import load, load_all
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def files() -> dict[str, str]:
 @functools.cache
 def parsed() -> dict[str, Any]:
     """The content of each file."""
-    return {name: yaml.safe_load(text) for name, text in files().items()}
+    return {name: load(text) for name, text in files().items()}
 
 
 def test_nothing_but_the_openapi_of_kubernetes_is_left() -> None:
@@ -125,7 +125,7 @@ def test_the_command_prints_what_the_files_hold(
     dialect: OptionalDialect | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     crds(ManifestFormat.YAML, dialect)
-    printed = [document for document in yaml.safe_load_all(capsys.readouterr().out) if document]
+    printed = [document for document in load_all(capsys.readouterr().out) if document]
     folder = "" if dialect is None else dialect.value
     assert printed == [document for name, document in parsed().items() if name.rpartition("/")[0] == folder]
     crds(ManifestFormat.JSON, dialect)
