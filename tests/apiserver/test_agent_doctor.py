@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from automation.cli.main import invoke
-from tests.support.controlplane import Api
+from tests.support.controlplane import Api, eventually
 from tools.localcluster import LocalCluster
 
 ROLES = Path(__file__).parents[2] / "docs/install/rbac.yaml"
@@ -50,4 +50,5 @@ def test_the_roles_that_we_document_are_all_that_an_agent_needs(
             "subjects": subjects,
         }
         api.apply(f"{base}{where}/{kind.lower()}bindings/mac-1", binding)
-    assert findings()["permissions"]["state"] == "ok", findings()["permissions"]
+    # The API server reads roles from a cache, which follows the writes a moment later.
+    eventually(lambda: findings()["permissions"]["state"] == "ok", what="the rights of the roles")

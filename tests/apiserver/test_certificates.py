@@ -28,6 +28,8 @@ from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService
 from program.desired.workloads import Certificate
+from tests.support.loop import eventually
+from tests.support.rights import await_rights
 from tests.support.workloads import described, marks
 from tools.localcluster import LocalCluster
 
@@ -101,6 +103,7 @@ def scene(control_plane: LocalCluster, namespace: str, tmp_path: Path) -> Iterat
         "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
     }
     admin.create(kinds.ROLE_BINDINGS, namespace, binding)
+    await_rights(admin, user, namespace, *rules)
     kubeconfig = tmp_path / "kubeconfig"
     control_plane.write_kubeconfig(kubeconfig, user=user)
     loop = KubeClient.from_kubeconfig(str(kubeconfig))
@@ -229,12 +232,10 @@ def test_many_loops_at_once_issue_one(scene: Scene) -> None:
 
 def test_without_the_rights_it_says_which_are_missing(scene: Scene) -> None:
     scene.admin.delete(kinds.ROLE_BINDINGS, scene.namespace, f"certificates-{scene.namespace}")
-    problem = None
-    for _ in range(100):  # the authorizer's cache is updated a moment later
-        issuer = CertificateIssuer(scene.loop)
-        problem = issuer.ensure(scene.desired.key, scene.cr, WANTED, scene.desired)
-        if problem is not None:
-            break
-    assert problem is not None
+    # The authorizer's cache is updated a moment later.
+    problem = eventually(
+        lambda: CertificateIssuer(scene.loop).ensure(scene.desired.key, scene.cr, WANTED, scene.desired),
+        what="the problem",
+    )
     assert problem.reason == "CertificateFailed"
     assert "create and patch on Secrets" in problem.message

@@ -50,7 +50,7 @@ class Eyes:
         self.cluster.llmkube.apis._check_every_s = 1.0
         self.cluster.llmkube.apis._retry_s = 0.2
         self.cluster.start()
-        assert self.cluster.wait_synced(20)
+        assert self.cluster.wait_synced(60)
         self._namespace = namespace
 
     def observe(self, key: ServiceKey, *, owner: str) -> Observed:
@@ -160,7 +160,7 @@ def test_an_api_that_may_not_be_listed_is_as_good_as_absent(
     )
     optional.start()
     try:
-        assert optional.wait_synced(10.0)
+        assert optional.wait_synced(60)
         assert optional.served == frozenset()
     finally:
         optional.stop()
@@ -220,7 +220,7 @@ def test_a_quota_that_is_made_again_gets_a_status_again(client: KubeClient, name
     # A status that another client emptied is written again.
     before = client.get(kinds.GPU_QUOTAS, namespace, "team")
     client.replace(kinds.GPU_QUOTAS, namespace, {**before, "status": {}}, subresource="status")
-    eventually(lambda: not status(), what="the status to be emptied", timeout_s=5)
+    eventually(lambda: not status(), what="the status to be emptied")
     eyes.cluster.quotas.on_changed()
     eventually(lambda: status().get("usedGPUCount") == 0, what="the status to be written again")
 

@@ -30,7 +30,6 @@ def test_the_api_server_takes_the_address_of_a_service(api: controlplane.Api, ku
             controlplane.eventually(
                 lambda: all(wanted.items() <= each.get("service", {}).items() for each in clients_of(api)),
                 what="the CRDs to be told of the Service",
-                timeout_s=15,
             )
         finally:
             server.close()

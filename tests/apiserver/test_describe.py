@@ -31,6 +31,7 @@ from program.desired.service import Exposure
 from program.dialects.crds.definitions import crd_documents
 from program.dialects.llmkube.status.service import service_status
 from tests.support import controlplane
+from tests.support.rights import await_rights
 from tests.support.statuses import LATER, NOW, facts, parsed
 from tools.localcluster import LocalCluster
 
@@ -139,6 +140,7 @@ def test_what_a_user_may_not_see_is_left_out(
         "subjects": [{"kind": "User", "name": "looker", "apiGroup": rbac}],
     }
     client.create(client.mapping(f"{rbac}/v1", "RoleBinding"), namespace, {**about, **binding})
+    await_rights(client, "looker", namespace, rule)
     kubeconfig = tmp_path / "looker"
     control_plane.write_kubeconfig(kubeconfig, user="looker", groups=())
     assert invoke(["describe", "chat", "-n", namespace, "-o", "json", "--kubeconfig", str(kubeconfig)]) == 0

@@ -29,6 +29,7 @@ from program.desired.service import DesiredService
 from tests.support import loop
 from tests.support.builders import service
 from tests.support.loop import eventually
+from tests.support.rights import await_rights
 from tools.localcluster import LocalCluster
 
 NAME = "chat-engine-key"
@@ -82,6 +83,7 @@ def make_scene(control_plane: LocalCluster, namespace: str, tmp_path: Path) -> I
             "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
         }
         admin.create(kinds.ROLE_BINDINGS, namespace, binding)
+        await_rights(admin, user, namespace, *rules)
         control_plane.write_kubeconfig(tmp_path / "kubeconfig", user=user)
         made.append(KubeClient.from_kubeconfig(str(tmp_path / "kubeconfig")))
         return Scene(admin, made[-1], namespace)

@@ -58,7 +58,7 @@ def running(kubeconfig: str, namespace: str, log: Path, *options: str) -> Iterat
         yield Running(process, port, log)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 @pytest.fixture

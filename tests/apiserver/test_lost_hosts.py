@@ -34,6 +34,8 @@ from tools.localcluster import LocalCluster
 
 DURATION_S = 2
 RENEW_S = 0.5
+OUT_WITHIN_S = 4 * DURATION_S
+"""A host is lost DURATION_S after its last heartbeat. The rest is for a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ class Judge:
     def start(self) -> None:
         for informer in (self._leases, self._slices):
             informer.start()
-            assert informer.wait_synced(10)
+            assert informer.wait_synced(60)
         self._lost_hosts.start()
 
     def stop(self) -> None:
@@ -226,7 +228,7 @@ def test_a_silent_host_is_fenced_and_out_of_its_services_and_back_when_it_says_s
     dead.die()
     died = time.monotonic()
     eventually(lambda: not dead.ready, what="the endpoint to be out", timeout_s=60)
-    assert time.monotonic() - died < DURATION_S + 1
+    assert time.monotonic() - died < OUT_WITHIN_S
     assert dead.fence
     eventually(lambda: dead.reason == "HostLost", what="the Host's status to show it", timeout_s=60)
     assert not liveness.alive(dead.name)
@@ -269,7 +271,7 @@ def test_a_wrong_clock_changes_nothing(judge: StartJudge, host: Callable[..., Ho
         wrong.die()
     died = time.monotonic()
     eventually(lambda: not behind.ready and not ahead.ready, what="the endpoints to be out", timeout_s=60)
-    assert time.monotonic() - died < DURATION_S + 1
+    assert time.monotonic() - died < OUT_WITHIN_S
 
 
 def test_a_host_that_says_goodbye_is_lost_at_once_and_not_fenced(

@@ -16,6 +16,7 @@ from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from tests.support import controlplane, previews
 from tests.support.previews import apply_model, model_cr, service_cr
+from tests.support.rights import await_rights
 from tools.localcluster import LocalCluster
 
 RBAC = "rbac.authorization.k8s.io"
@@ -46,6 +47,7 @@ def test_services_of_other_dialects_that_a_user_may_not_read_do_not_end_a_previe
         del binding["rules"]
         client.create(kinds.ROLES, namespace, role)
         client.create(kinds.ROLE_BINDINGS, namespace, binding)
+        await_rights(client, "editor", namespace, *edit, BUILT_IN)
         plane.write_kubeconfig(tmp_path / "editor", user="editor")
         apply_model(client, namespace, model_cr())
         client.create(kinds.INFERENCE_SERVICES, namespace, service_cr())

@@ -48,7 +48,7 @@ class Eyes:
         for cache in self.cluster.caches.values():
             cache.apis._retry_s = 0.2
         self.cluster.start()
-        assert self.cluster.wait_synced(20)
+        assert self.cluster.wait_synced(60)
 
     @property
     def llmaz(self) -> ServiceCache:

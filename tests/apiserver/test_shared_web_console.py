@@ -20,6 +20,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support import controlplane, previews
 from tests.support.console_process import shared_console_process
+from tests.support.rights import await_rights
 
 RBAC = "rbac.authorization.k8s.io"
 
@@ -77,6 +78,7 @@ def token_of(client: KubeClient, namespace: str, name: str, role: str) -> str:
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
     }
     client.create(kinds.ROLE_BINDINGS, namespace, binding)
+    await_rights(client, f"system:serviceaccount:{namespace}:{name}", namespace, *rules)
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
     return str(client.request("POST", path, body=request)["status"]["token"])

@@ -15,6 +15,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden
 from kubeapi.json_types import Json
 from tests.support.loop import eventually
+from tests.support.rights import await_rights
 from tools.localcluster import LocalCluster
 
 GROUP = "rbac.authorization.k8s.io"
@@ -44,6 +45,7 @@ def loop(admin: KubeClient, control_plane: LocalCluster, namespace: str, tmp_pat
         "subjects": [{"apiGroup": GROUP, "kind": "User", "name": user}],
     }
     admin.create(kinds.ROLE_BINDINGS, namespace, binding)
+    await_rights(admin, user, namespace, *rules)
     kubeconfig = tmp_path / "kubeconfig"
     control_plane.write_kubeconfig(kubeconfig, user=user)
     client = KubeClient.from_kubeconfig(str(kubeconfig))

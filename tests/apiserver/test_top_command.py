@@ -106,7 +106,7 @@ def test_a_terminal_is_drawn_again_until_a_key_ends_it(
         drawn = _read_until(leader, "5.0G/8.0G")
         assert "sorted by memory" in drawn
         os.write(leader, b"q")
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
         assert termios.tcgetattr(follower)[3] == before[3]  # echo and line mode are back
     finally:
         process.kill()
@@ -119,7 +119,7 @@ def _terminal() -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}, "TERM": "xterm"}
 
 
-def _read_until(handle: int, wanted: str, timeout_s: float = 20.0) -> str:
+def _read_until(handle: int, wanted: str, timeout_s: float = 60.0) -> str:
     """Read the output until `wanted` appears."""
     text, deadline = "", time.monotonic() + timeout_s
     while wanted not in text:

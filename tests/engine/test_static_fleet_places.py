@@ -303,4 +303,4 @@ def test_provider_serve_prints_what_pulumi_needs(
         assert names(client, namespace) == {"chat"}
         project.stack.destroy()
         serving.terminate()
-        assert serving.wait(10) == 0
+        assert serving.wait(60) == 0

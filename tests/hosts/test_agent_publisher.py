@@ -183,7 +183,7 @@ def test_a_value_that_is_no_longer_known_leaves_the_status(
         lambda: (s := (api.get(path) or {})["status"]).get("phase") == "BackingOff" and s, what="the new status"
     )
     assert "pid" not in status
-    eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out", timeout_s=5)
+    eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out")
     found = api.get(ENDPOINT_SLICES.path(namespace, "svc"))
     assert found is not None
     assert found["ports"][0]["port"] == 18001, "the last known port stays while nothing is ready"
@@ -359,7 +359,6 @@ def test_a_host_that_slept_through_a_move_takes_no_endpoint_back(
             and s
         ),
         what="the endpoint of the host that has it again",
-        timeout_s=15,
     )
     assert back["endpoints"][0]["addresses"] == ["10.1.2.3"]
 
@@ -378,7 +377,7 @@ def test_a_host_that_may_have_been_called_lost_says_nothing_until_it_knows_and_t
     eventually(lambda: endpoint_ready(api, namespace), what="the endpoint")
     desk.may_speak = False
     alive.lose("h")
-    eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out", timeout_s=5)
+    eventually(lambda: not endpoint_ready(api, namespace), what="the endpoint to be out")
     desk.publication = Publication(process, PLAN, READY.model_copy(update={"pid": 6}))
     publisher.enqueue(f"{namespace}/svc")
     time.sleep(2.5)
@@ -387,7 +386,7 @@ def test_a_host_that_may_have_been_called_lost_says_nothing_until_it_knows_and_t
     desk.may_speak = True
     alive.seen("h", {"renewed": "2", "holder": "agent", "duration_s": 3600, "fenced": ""})
     publisher.publish_again()
-    eventually(lambda: endpoint_ready(api, namespace), what="the endpoint again", timeout_s=5)
+    eventually(lambda: endpoint_ready(api, namespace), what="the endpoint again")
     eventually(lambda: (api.get(HOST_PROCESSES.path(namespace, "svc")) or {})["status"]["pid"] == 6, what="the status")
 
 
@@ -409,7 +408,7 @@ def test_the_loop_answers_each_status_and_a_stop_waits_until_nobody_is_led_to_th
         process, PLAN, READY.model_copy(update={"phase": ProcessPhase.STOPPING, "ready": False})
     )
     publisher.enqueue(key)
-    eventually(lambda: publisher.withdrawn(key), what="the loop's word", timeout_s=5)
+    eventually(lambda: publisher.withdrawn(key), what="the loop's word")
     assert not endpoint_ready(api, namespace), "told after nobody is led there any more"
 
 

@@ -25,7 +25,7 @@ def test_a_real_llama_server_serves_every_metric_on_the_list(llama_server: Path,
         text = eventually(lambda: _metrics(port), timeout_s=60, what="llama-server to serve metrics")
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
     assert set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE)) >= LLAMA_CPP
 
 

@@ -40,7 +40,7 @@ def running(llama_server: Path, arguments: list[str], **env: str) -> Iterator[st
         yield url
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
 
 
 def ask(url: str, body: Any = None, **headers: str) -> tuple[int, str]:

@@ -96,11 +96,11 @@ def test_a_terminated_download_stops_all_its_workers(downloader: Downloader, ser
     process = downloader.start(server.url, **SMALL)
     wait_for(lambda: server.partial >= 4)
     process.terminate()
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 143
     assert err.strip().splitlines()[-1].startswith("ModelTransferFailed: ")
     assert not (downloader.cache / ".m.gguf.lock").exists()
-    wait_for(lambda: not running(process.pid, "curl"), timeout_s=2)
+    wait_for(lambda: not running(process.pid, "curl"))
 
 
 def test_each_connection_may_break_in_the_middle(busybox: Downloader, server: FileServer) -> None:
@@ -253,7 +253,7 @@ def test_a_lost_lock_stops_a_download(busybox: Downloader, server: FileServer) -
     process = busybox.start(server.url, **SMALL)
     wait_for(lambda: server.partial >= 4)
     (busybox.cache / ".m.gguf.lock" / "owner").write_text("pod-other.1.1\n")
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 143
     assert not busybox.model.exists()
     assert (busybox.cache / ".m.gguf.lock" / "owner").read_text() == "pod-other.1.1\n"

@@ -234,7 +234,7 @@ def test_a_file_is_fetched_on_through_a_broken_connection(tmp_path: Path, llama_
             assert report.phase is ProcessPhase.DOWNLOADING and report.total_bytes == len(content)
             server.stop()
             with pytest.raises(SshUnreachable):
-                eventually(lambda: host.get(KEY) and None, what="the cut to be noticed", timeout_s=20)
+                eventually(lambda: host.get(KEY) and None, what="the cut to be noticed")
             server.start()
             assert ready(host).report.address == there.address
             assert (server.store / "models/k1/tiny.gguf").read_bytes() == content

@@ -153,7 +153,7 @@ def test_the_loop_serves_from_a_host_without_an_agent(
             assert json.load(answer)["choices"]
         assert api.get(SERVICES.path(namespace, "tiny"))
         told = eventually(
-            lambda: ((c := condition(api, serving)) and c["status"] == "True" and c) or None, what="Ready", timeout_s=10
+            lambda: ((c := condition(api, serving)) and c["status"] == "True" and c) or None, what="Ready"
         )
         assert told["reason"] == "Reachable"
         said = (api.get(HOSTS.path(None, serving)) or {})["status"]

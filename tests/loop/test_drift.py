@@ -127,7 +127,7 @@ def test_every_kind_is_put_back_when_it_is_changed_or_deleted(client: KubeClient
         before = field(client.get(kind, namespace, name))
         edited = change(client, kind, namespace, name, body)
         what = f"{kind.kind} {body}"
-        eventually(lambda: field(client.get(kind, namespace, name)) == before, what=what, timeout_s=15)  # noqa: B023
+        eventually(lambda: field(client.get(kind, namespace, name)) == before, what=what)  # noqa: B023
         took[what] = time.monotonic() - edited
     back = f"Repaired fields that other clients changed: Service svc: type ClusterIP -> NodePort by `{WHO}`"
     eventually(lambda: back in events(client, namespace, "DriftRepaired"), what="an Event of the first change")
@@ -138,12 +138,12 @@ def test_every_kind_is_put_back_when_it_is_changed_or_deleted(client: KubeClient
         eventually(
             lambda: (found := find(client, kind, namespace, "svc")) and found["metadata"]["uid"] != uid,  # noqa: B023
             what=f"a new {kind.kind}",
-            timeout_s=15,
         )
         took[f"deleted {kind.kind}"] = time.monotonic() - began
     gone = "Repaired fields that other clients changed: Service svc was deleted"
     eventually(lambda: gone in events(client, namespace, "DriftRepaired"), what="an Event of the deletion")
-    slow = {what: seconds for what, seconds in took.items() if seconds > 8}
+    # A change that no watch showed would stay until the next full round, minutes later.
+    slow = {what: seconds for what, seconds in took.items() if seconds > 30}
     assert not slow, took
 
 
@@ -326,7 +326,7 @@ def test_ports_whose_numbers_were_changed_are_put_back(client: KubeClient, names
     for kind, body, field in edits:
         before = field(client.get(kind, namespace, "svc"))
         change(client, kind, namespace, "svc", body)
-        eventually(lambda: field(client.get(kind, namespace, "svc")) == before, what=f"{kind.kind}", timeout_s=15)  # noqa: B023
+        eventually(lambda: field(client.get(kind, namespace, "svc")) == before, what=f"{kind.kind}")  # noqa: B023
     told = f"Repaired fields that other clients changed: Service svc: ports[http].port 8080 -> 9090 by `{WHO}`"
     eventually(lambda: told in events(client, namespace, "DriftRepaired"), what="an Event of the Service's port")
     assert not events(client, namespace, "ApplyFailed")

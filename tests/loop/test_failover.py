@@ -131,7 +131,7 @@ def test_an_engine_does_not_outlive_its_loop_also_without_a_lease(arena: Arena) 
     first.start()
     engines = eventually(lambda: engines_below(first), what="an engine run", timeout_s=60)
     os.kill(first.pid, signal.SIGKILL)
-    psutil.wait_procs(engines, timeout=2.0)
+    psutil.wait_procs(engines, timeout=60.0)
     assert [process for process in engines if _works(process)] == []
 
 
@@ -172,7 +172,7 @@ def test_what_a_holder_that_is_frozen_with_its_guard_left_is_ended_before_its_le
     os.kill(first.pid, signal.SIGCONT)
     guard.resume()
     assert first.process is not None
-    assert first.process.wait(10.0) != 0
+    assert first.process.wait(60.0) != 0
     arena.await_change()
     assert arena.overlaps() == []
 
@@ -227,7 +227,6 @@ def test_three_loops_share_two_parts_and_the_spare_one_takes_any(arena: Arena, t
     eventually(
         lambda: f"_{spare.pid}_" in leases_held(arena.client)["herdsman-shard-1-of-2"],
         what="the spare loop to take over",
-        timeout_s=15,
     )
     assert leases_held(arena.client)["herdsman-shard-0-of-2"] == held["herdsman-shard-0-of-2"]
     # A loop with another number of shards waits until no loop with the old number works.

@@ -435,7 +435,7 @@ def test_the_gateway_of_the_loop_ends_after_the_answers_under_way(
     service(client, namespace, "beside", annotations={"herdsman.dev/host": HOST}, contextSize=2048)
     await_condition(client, namespace, "beside", "Ready", "True")
     eventually(lambda: names(own_address).get("beside") == "ready", what="the model to be ready at the gateway")
-    asked = {"model": "beside", "prompt": "Once", "max_tokens": 1500, "stream": True, "ignore_eos": True}
+    asked = {"model": "beside", "prompt": "Once", "max_tokens": 800, "stream": True, "ignore_eos": True}
     request = urllib.request.Request(f"{own_address}/v1/completions", json.dumps(asked).encode())
     with urllib.request.urlopen(request, timeout=60) as answer:
         began = answer.readline()

@@ -100,9 +100,7 @@ def test_a_change_waits_for_idle_replicas_over_a_restart_of_the_loop_and_force_e
     loop.stop()
     loop.start()
     seen = loop.metric("herdsman_reconciles_total")
-    eventually(
-        lambda: loop.metric("herdsman_reconciles_total") > seen + 2, what="passes after the restart", timeout_s=30
-    )
+    eventually(lambda: loop.metric("herdsman_reconciles_total") > seen + 2, what="passes after the restart")
     again = condition(client, namespace, "svc", "RolloutDeferred")
     assert again["lastTransitionTime"] == held["lastTransitionTime"]
     assert "512" not in arguments(deployed(client, namespace))

@@ -47,9 +47,7 @@ def test_a_changed_spec_reaches_the_deployment(client: KubeClient, namespace: st
     service(client, namespace, runtime="vllm", skipModelInit=True)
     deployed(client, namespace)
     edit(client, namespace, vllmConfig={"maxModelLen": 4096})
-    eventually(
-        lambda: "--max-model-len 4096" in arguments(deployed(client, namespace)), what="the new argument", timeout_s=15
-    )
+    eventually(lambda: "--max-model-len 4096" in arguments(deployed(client, namespace)), what="the new argument")
 
 
 def test_replicas_belong_to_the_autoscaler_while_it_exists(client: KubeClient, namespace: str) -> None:
@@ -110,7 +108,7 @@ def test_a_deleted_deployment_comes_back(client: KubeClient, namespace: str) -> 
     uid = deployed(client, namespace)["metadata"]["uid"]
     settled(client, namespace, "svc")
     client.delete(kinds.DEPLOYMENTS, namespace, "svc")
-    eventually(lambda: deployed(client, namespace)["metadata"]["uid"] != uid, what="another Deployment", timeout_s=15)
+    eventually(lambda: deployed(client, namespace)["metadata"]["uid"] != uid, what="another Deployment")
 
 
 def test_an_edit_by_hand_of_a_field_of_ours_is_undone(client: KubeClient, namespace: str) -> None:
@@ -149,7 +147,7 @@ def test_an_unchanged_service_costs_no_engine_run(client: KubeClient, namespace:
     assert runs > 0
     client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", {"metadata": {"labels": {"touched": "yes"}}})
     client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", {"metadata": {"annotations": {"note": "hello"}}})
-    eventually(lambda: loop.metric("herdsman_reconciles_total") > seen, what="another pass", timeout_s=10)
+    eventually(lambda: loop.metric("herdsman_reconciles_total") > seen, what="another pass")
     time.sleep(1.0)
     assert loop.submitted(namespace) == runs
 

@@ -117,9 +117,7 @@ def test_a_storm_of_refusals_is_told_and_outlived(admin: KubeClient, storm: Stor
     eventually(lambda: failed_removals(stormy_loop), what="a removal that fails")
     storm.refuse = lambda method, path: 0
     eventually(lambda: find(admin, kinds.DEPLOYMENTS, where, "svc-0") is None, what="the removal to be tried again")
-    eventually(
-        lambda: requests_in(2.0, storm) < 20, what="the last retry of the requests that the storm refused", timeout_s=20
-    )
+    eventually(lambda: requests_in(2.0, storm) < 20, what="the last retry of the requests that the storm refused")
 
 
 def test_a_namespace_on_its_way_out_is_told_and_stops_nobody_else(

@@ -105,7 +105,7 @@ def member(operator: OperatorPods, stranger: Outside) -> Outside:
     made = operator.command("key", "create", "outside")
     assert made.returncode == 0, made.stderr
     found = Outside(stranger.address, stranger.tls, made.stdout.strip())
-    eventually(lambda: found.ask("/v1/models").status == 200, what="the key to be known", timeout_s=15)
+    eventually(lambda: found.ask("/v1/models").status == 200, what="the key to be known")
     return found
 
 

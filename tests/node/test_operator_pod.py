@@ -125,13 +125,13 @@ def test_metrics_need_the_token(operator: OperatorPods) -> None:
         return answer if answer.status else None
 
     # Until kube-proxy has written its rules for the Service, nothing answers at the address.
-    found = eventually(scraped, what="an answer at the Service's address", timeout_s=15)
+    found = eventually(scraped, what="an answer at the Service's address")
     assert found.status == 200 and "herdsman_" in found.body
 
 
 def test_a_service_answers_a_chat(operator: OperatorPods, place: str) -> None:
     address = real.cluster_address(operator.client, operator.node, place)
-    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service", timeout_s=15)
+    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service")
     assert real.said(real.chat(address))
 
 
@@ -237,7 +237,7 @@ def test_an_edit_rolls_out_without_a_lost_request(operator: OperatorPods, place:
     client = operator.client
     await_condition(client, place, "svc", "Ready", "True", saying="2 of 2 replicas", timeout_s=STARTED_S)
     address = real.cluster_address(client, operator.node, place)
-    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service", timeout_s=15)
+    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service")
 
     def uids() -> set[str]:
         return set(map(_uid, real.pods(client, place, f"{naming.LABEL_SERVICE}=svc")))

@@ -154,7 +154,7 @@ def test_a_service_of_another_dialect_answers(
     assert find(client, kinds.SERVICES, services, service)
     address = real.cluster_address(client, node, services, service)
     # kube-proxy sends requests to a new pod only a moment after the pod became ready.
-    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service", timeout_s=10)
+    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service")
     answer = real.chat(address)
     assert real.said(answer) == real.said(real.chat(address)) != ""
     assert answer.json["model"] == {"play": "tiny", "infer": "inferred"}[name]
@@ -163,9 +163,9 @@ def test_a_service_of_another_dialect_answers(
     proved = [one for one in pod["status"]["conditions"] if one["type"] == naming.CONDITION_COMPLETED]
     assert [one["status"] for one in proved] == ["True"], "each engine answered the completion check"
     real.kill_program(pod, "llama-server")
-    eventually(lambda: not is_ready(), what=f"{name} not to be {type_}", timeout_s=20)
+    eventually(lambda: not is_ready(), what=f"{name} not to be {type_}")
     eventually(is_ready, what=f"{name} to be {type_} again", timeout_s=STARTED_S)
-    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer again", timeout_s=10)
+    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer again")
 
 
 def test_a_pod_without_probes_is_kept_while_its_engine_loads(

@@ -99,9 +99,7 @@ class Served:
 
     def says(self) -> str:
         # kube-proxy sends requests to a new pod only a moment after the pod became ready.
-        eventually(
-            lambda: real.chat(self.address, tokens=1).status == 200, what="an answer by the Service", timeout_s=10
-        )
+        eventually(lambda: real.chat(self.address, tokens=1).status == 200, what="an answer by the Service")
         return real.said(real.chat(self.address))
 
     def would_say(self) -> str:
@@ -151,7 +149,7 @@ def test_a_new_pod_takes_its_weights_from_the_cache(served: Served) -> None:
 def test_a_killed_engine_is_not_ready_until_it_serves_again(served: Served) -> None:
     before = served.pod
     real.kill_program(before, "llama-server")
-    eventually(lambda: not served.is_ready(), what="the service not to be Ready", timeout_s=15)
+    eventually(lambda: not served.is_ready(), what="the service not to be Ready")
     await_condition(served.client, served.namespace, "svc", "Ready", "True", timeout_s=STARTED_S)
     assert served.says()
     after = served.pod
@@ -165,7 +163,7 @@ def test_a_changed_source_never_serves_the_old_weights(served: Served, weights: 
     served.client.patch(kinds.MODELS, served.namespace, "base", {"spec": {"source": source}})
     eventually(lambda: served.pod["metadata"]["uid"] != old, what="a pod of the new source", timeout_s=STARTED_S)
     await_condition(served.client, served.namespace, "svc", "Ready", "True", timeout_s=STARTED_S)
-    eventually(lambda: served.would_say() not in ("", before), what="the new weights to be served", timeout_s=20)
+    eventually(lambda: served.would_say() not in ("", before), what="the new weights to be served")
     (engine,) = real.processes_of(served.pod, "llama-server")
     path = engine.cmdline()[engine.cmdline().index("--model") + 1]
     assert Path(f"/proc/{engine.pid}/root{path}").read_bytes() == weights[1]
@@ -184,7 +182,7 @@ def test_a_rolling_update_loses_no_request(served: Served) -> None:
     await_condition(client, namespace, "busy", "Ready", "True", timeout_s=STARTED_S)
     address = real.cluster_address(client, served.node, namespace, "busy")
     # kube-proxy routes a new Service only a moment after its pod is Ready.
-    eventually(lambda: real.chat(address, tokens=1).status == 200, what="kube-proxy to route the Service", timeout_s=10)
+    eventually(lambda: real.chat(address, tokens=1).status == 200, what="kube-proxy to route the Service")
     (old,) = served.pods_of("busy")
     answers: list[real.Answer] = []
     done = threading.Event()

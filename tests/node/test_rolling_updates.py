@@ -53,7 +53,7 @@ def test_a_rolling_update_as_it_is_by_default_loses_no_request(client: KubeClien
     service(client, place, "chat", annotations={"herdsman.dev/served-name": "tiny-chat"}, **ENGINE)
     await_condition(client, place, "chat", "Ready", "True", saying="2 of 2 replicas", timeout_s=STARTED_S)
     address = real.cluster_address(client, node, place, "chat")
-    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service", timeout_s=10)
+    eventually(lambda: real.chat(address, tokens=1).status == 200, what="an answer by the Service")
     assert [each["id"] for each in real.ask(address, "/v1/models").json["data"]] == ["tiny-chat"]
     old = {pod["metadata"]["uid"] for pod in pods(client, place, "chat")}
 

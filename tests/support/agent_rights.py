@@ -88,7 +88,7 @@ def await_policies(agent: KubeClient) -> None:
         )
         return all(_refusal(probe).startswith("ValidatingAdmissionPolicy") for probe in probes)
 
-    eventually(refused_by_policy, what="the policies to be enforced", timeout_s=30)
+    eventually(refused_by_policy, what="the policies to be enforced")
 
 
 def _refusal(write: Any) -> str:

@@ -107,12 +107,12 @@ class AgentProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def wait(self, timeout_s: float = 30) -> int:
+    def wait(self, timeout_s: float = 90) -> int:
         """Wait until the agent exits by itself and return its exit code."""
         assert self._process is not None
         return self._process.wait(timeout_s)
 
-    def run(self, timeout_s: float = 30) -> int:
+    def run(self, timeout_s: float = 90) -> int:
         """Start the agent without waiting for its API and return its exit code."""
         with self.store.with_name(f"{self.store.name}.out").open("ab") as output:
             self._process = subprocess.Popen(self._arguments, stdout=output, stderr=subprocess.STDOUT)
@@ -133,7 +133,7 @@ class AgentProcess:
         """Stop the agent as a service manager does, and return its exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout=30)
+        return self._process.wait(timeout=90)
 
     def processes(self) -> list[psutil.Process]:
         """Find the processes that the agents of this state directory left running."""
@@ -169,7 +169,7 @@ def _end_all(store: Path) -> None:
                 process.kill()
 
 
-def until(client: HttpHost, key: str, phase: str, *, timeout_s: float = 40) -> ProcessReport:
+def until(client: HttpHost, key: str, phase: str, *, timeout_s: float = 90) -> ProcessReport:
     """Wait until a process is in a phase and return its report; raise at once if the process failed."""
     seen: list[ProcessReport] = []
 
@@ -184,7 +184,7 @@ def until(client: HttpHost, key: str, phase: str, *, timeout_s: float = 40) -> P
         raise AssertionError(f"{error}; the last report: {seen}") from None
 
 
-def gone(pid: int, *, timeout_s: float = 10) -> bool:
+def gone(pid: int, *, timeout_s: float = 60) -> bool:
     """Return whether a process ends within the time."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

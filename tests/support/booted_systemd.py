@@ -70,7 +70,7 @@ def booted(directory: Path) -> Iterator[BootedSystemd]:
         )
     first = 0
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
             first = int(children.read_text().split()[0]) if outer.poll() is None and children.read_text() else 0

@@ -277,7 +277,7 @@ class Shell:
         for sent in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self._bash.pid, sent)
-                self._bash.wait(20)
+                self._bash.wait(60)
             except (ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
                 continue
         self._files.cleanup()

@@ -61,7 +61,7 @@ def gateway_process(
         process.stdin.flush()
         yield GatewayProcess(process, int(process.stdout.readline()))
         process.terminate()
-        process.wait(20)
+        process.wait(60)
     finally:
         process.kill()
         process.wait()

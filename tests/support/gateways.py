@@ -107,7 +107,7 @@ def gateway_process(kubeconfig: Path, log: Path, *arguments: str) -> Iterator[st
     try:
         yield f"http://127.0.0.1:{port}"
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

@@ -75,7 +75,7 @@ def running(cluster: LocalCluster, directory: Path) -> Iterator[subprocess.Popen
                 _remove_webhooks(client)
                 process.terminate()
                 try:
-                    process.wait(15)
+                    process.wait(60)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()

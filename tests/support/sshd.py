@@ -124,7 +124,7 @@ class Sshd:
             command = [*self.prefix, "unshare", "--mount", "sh", "-c", there, str(self.directory / "systemd"), *sshd]
         with (self.directory / "sshd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        eventually(lambda: "Server listening" in self.log or None, what="sshd to listen", timeout_s=10)
+        eventually(lambda: "Server listening" in self.log or None, what="sshd to listen")
 
     def stop(self) -> None:
         """Stop the server and close its connections; processes on the host continue."""

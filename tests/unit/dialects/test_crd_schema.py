@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import yaml
 
 from automation.cli.crds import ManifestFormat, OptionalDialect, crds
 from program.dialects.crds.definitions import crd_files, main
 from program.dialects.crds.schema import CrdModel, Int64, Time, optional, required, rule, structural_schema
+from tests.support.fast_yaml import load, load_all
 
 pytestmark = pytest.mark.slow
 
@@ -87,9 +88,20 @@ def test_a_union_that_kubernetes_cannot_express_is_refused() -> None:
         structural_schema(Odd)
 
 
+@functools.cache
+def files() -> dict[str, str]:
+    """The files of the CRDs. To write the YAML takes half a second of CPU time."""
+    return dict(crd_files())
+
+
+@functools.cache
+def parsed() -> dict[str, Any]:
+    """The content of each file."""
+    return {name: load(text) for name, text in files().items()}
+
+
 def test_nothing_but_the_openapi_of_kubernetes_is_left() -> None:
-    for text in crd_files().values():
-        document = yaml.safe_load(text)
+    for document in parsed().values():
         for node in _nodes(document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]):
             assert not {"$ref", "$defs", "title", "const", "prefixItems", "oneOf"} & set(node)
             assert not ("properties" in node and "additionalProperties" in node)
@@ -105,7 +117,7 @@ def _nodes(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_files_in_docs_are_those_that_the_models_generate() -> None:
     """Run `make crds` after a change of a schema."""
-    assert _written(DOCS) == crd_files()
+    assert _written(DOCS) == files()
 
 
 @pytest.mark.parametrize("dialect", [None, *OptionalDialect])
@@ -113,10 +125,9 @@ def test_the_command_prints_what_the_files_hold(
     dialect: OptionalDialect | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     crds(ManifestFormat.YAML, dialect)
-    printed = [document for document in yaml.safe_load_all(capsys.readouterr().out) if document]
+    printed = [document for document in load_all(capsys.readouterr().out) if document]
     folder = "" if dialect is None else dialect.value
-    kept = {name: text for name, text in crd_files().items() if name.rpartition("/")[0] == folder}
-    assert printed == [yaml.safe_load(text) for text in kept.values()]
+    assert printed == [document for name, document in parsed().items() if name.rpartition("/")[0] == folder]
     crds(ManifestFormat.JSON, dialect)
     assert json.loads(capsys.readouterr().out)["items"] == printed
 
@@ -126,7 +137,7 @@ def test_writing_the_files_removes_those_that_are_no_more(tmp_path: Path) -> Non
         (tmp_path / stale).parent.mkdir(exist_ok=True)
         (tmp_path / stale).write_text("{}")
     main(str(tmp_path))
-    assert _written(tmp_path) == crd_files()
+    assert _written(tmp_path) == files()
 
 
 def _written(folder: Path) -> dict[str, str]:

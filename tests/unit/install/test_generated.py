@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from automation.install.chart import KEEP
 from automation.install.generate import CHART, files
@@ -16,6 +15,7 @@ from automation.install.objects import documents
 from automation.install.options import InstallOptions
 from kubeapi.json_types import Json
 from tests.support.controlplane import tool_or_skip
+from tests.support.fast_yaml import load_all
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,7 @@ def test_helm_makes_the_objects_that_install_makes(given: Json, tmp_path: Path) 
         return document["kind"], document["metadata"].get("namespace", ""), document["metadata"]["name"]
 
     made = {}
-    for document in filter(None, yaml.safe_load_all(answer.stdout)):  # a template that makes no object leaves a comment
+    for document in filter(None, load_all(answer.stdout)):  # a template that makes no object leaves a comment
         if document["metadata"].get("annotations") == KEEP:
             del document["metadata"]["annotations"]
         made[key(document)] = document

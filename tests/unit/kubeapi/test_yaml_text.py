@@ -153,7 +153,9 @@ def test_no_other_module_reads_yaml_without_bounds() -> None:
     found = {}
     for folder in PACKAGES:
         for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            text = path.read_text()
+            # Most modules do not use PyYAML, and parsing is slow.
+            for node in ast.walk(ast.parse(text)) if "yaml." in text else ():
                 if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
                     continue
                 if node.value.id == "yaml" and (
@@ -172,7 +174,7 @@ TOKENS = (
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.lists(st.sampled_from(TOKENS), max_size=14).map("".join))
 def test_libyaml_reads_what_pyyamls_parser_reads_or_leaves_it(text: str) -> None:
     quickly = _read_by_libyaml(text, aliases=True)
