@@ -166,11 +166,13 @@ def _is_gone(host: SshHost, key: str = KEY) -> bool:
 
 
 def test_a_request_under_way_ends_before_its_process_is_replaced(host: SshHost, server: Sshd, tiny_model: Path) -> None:
-    host.put(KEY, long_plan(tiny_model, "-c", "32768"))
+    # Without a shifting context the model's own context, 2048 tokens, ends the longer answers.
+    longer = ("-c", "32768", "--context-shift")
+    host.put(KEY, long_plan(tiny_model, *longer))
     first = ready(host)
-    for tokens in (TOKENS, 4 * TOKENS, 16 * TOKENS):
+    for tokens in (TOKENS, 4 * TOKENS):
         answer = LongAnswer(first.report, tokens=tokens)
-        host.put(KEY, long_plan(tiny_model, "-c", "32768", "--alias", f"renamed-{tokens}"))
+        host.put(KEY, long_plan(tiny_model, *longer, "--alias", f"renamed-{tokens}"))
 
         def stopping(answer: LongAnswer = answer) -> ProcessState | None:
             state = host.get(KEY)
