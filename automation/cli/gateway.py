@@ -64,7 +64,8 @@ def gateway(
     await_policies: Annotated[
         bool,
         typer.Option(
-            "--await-policies", help="Serve a version of a ModelRouter only after the loop has checked its policies."
+            "--await-policies",
+            help="Serve a version of a ModelRouter or LoRAAdapter only after the loop has checked its policies.",
         ),
     ] = False,
     kubeconfig: Annotated[str | None, typer.Option(help="Path of a kubeconfig.")] = None,

@@ -70,6 +70,18 @@ class _PoolTurns:
     judged: Judged = field(default_factory=Judged)
 
 
+@dataclass(frozen=True)
+class _Judgement:
+    """The pools of one namespace at one moment, and which of their versions is in use."""
+
+    number: int
+    """The order in which judgements began."""
+    everyone: frozenset[At]
+    """Also pools of other controllers."""
+    ours: dict[At, Json]
+    judged: dict[At, Judged]
+
+
 class ModelPools:
     """All pools of this loop. Thread-safe. Call `start` after the caches are filled."""
 
@@ -112,6 +124,9 @@ class ModelPools:
         self._lock = threading.RLock()
         self._reporting = threading.Lock()
         self._pools: dict[At, _PoolTurns] = {}
+        self._judgements = 0
+        self._decided: dict[str, int] = {}
+        """By namespace: the number of the last judgement by which its pools were decided."""
         self._failed = FailedStarts()
         self._grants: dict[ServiceKey, Grant] = {}
         self._groups: dict[ServiceKey, Pool] = {}
@@ -140,10 +155,12 @@ class ModelPools:
         if key.dialect != LLMKUBE or not self._services.pools(key.namespace):
             return None
         with self._lock:
-            if key not in self._grants:
-                # A new member, or one that left its host: this pass must not start what has no turn.
-                self._hosted[key] = False
-                self._decide(key.namespace)
+            if key in self._grants:
+                return self._grants[key]
+            # A new member, or one that left its host: this pass must not start what has no turn.
+            self._hosted[key] = False
+        self._decide(key.namespace)
+        with self._lock:
             return self._grants.get(key)
 
     def with_group(self, desired: DesiredService) -> DesiredService:
@@ -152,9 +169,10 @@ class ModelPools:
         if desired.host_placement is None or key.dialect != LLMKUBE or not self._services.pools(key.namespace):
             return desired
         with self._lock:
-            if not self._hosted.get(key):
-                self._hosted[key] = True
-                self._decide(key.namespace)
+            was_hosted, self._hosted[key] = self._hosted.get(key), True
+        if not was_hosted:
+            self._decide(key.namespace)
+        with self._lock:
             pool = self._groups.get(key)
         return desired if pool is None else host_groups.with_group(desired, pool)
 
@@ -220,8 +238,7 @@ class ModelPools:
     def _decide_safely(self, namespace: str) -> bool:
         """Decide the pools of a namespace. A failure must not keep those of others from being decided."""
         try:
-            with self._lock:
-                self._decide(namespace)
+            self._decide(namespace)
             return True
         except ApiError as error:
             log.warning("Could not decide the turns of pools", namespace=namespace, error=str(error))
@@ -231,8 +248,27 @@ class ModelPools:
         return False
 
     def _decide(self, namespace: str) -> None:
-        """Decide the pools of a namespace, and enqueue each member whose grant changed. Requires the lock."""
-        crs = self._follow(namespace)
+        """Decide the pools of a namespace, and enqueue each member whose grant changed. Raises ApiError."""
+        judgement = self._judge(namespace)
+        with self._lock:
+            # A judgement that began later has what this one has, and may have more.
+            if judgement.number > self._decided.get(namespace, 0):
+                self._decided[namespace] = judgement.number
+                self._decide_judged(namespace, judgement)
+
+    def _judge(self, namespace: str) -> _Judgement:
+        """Judge the versions of the pools of a namespace. It may ask the API server, so nobody may hold the lock."""
+        with self._lock:
+            self._judgements += 1
+            number = self._judgements
+        everyone = self._services.pools(namespace)
+        ours = {at: cr for at, cr in everyone.items() if self._services.is_ours(cr)}
+        judged = {at: self._versions.judge(self._writer.latest(cr)) for at, cr in ours.items()}
+        return _Judgement(number, frozenset(everyone), ours, judged)
+
+    def _decide_judged(self, namespace: str, judgement: _Judgement) -> None:
+        """Decide the pools of a namespace. Requires the lock."""
+        crs = self._follow(namespace, judgement)
         valid = {at: turns for at in crs if (turns := self._pools[at]).parsed is not None}
         by_pool = places([turns.parsed for turns in valid.values() if turns.parsed is not None], self._facts(namespace))
         grants: dict[ServiceKey, Grant] = {}
@@ -258,19 +294,18 @@ class ModelPools:
                 self._requeue(key, 0.0)
         return {key: value for key, value in known.items() if key not in before} | made
 
-    def _follow(self, namespace: str) -> dict[At, Json]:
+    def _follow(self, namespace: str, judgement: _Judgement) -> dict[At, Json]:
         """Bring the records to the pools that exist and that this loop manages; return these. Requires the lock."""
-        everyone = self._services.pools(namespace)
-        crs = {at: cr for at, cr in everyone.items() if self._services.is_ours(cr)}
+        crs = judgement.ours
         for at in [at for at in self._pools if at[0] == namespace]:
             if at not in crs or crs[at]["metadata"]["uid"] != self._pools[at].uid:
                 del self._pools[at]
                 self._on_gone(*at)
-                if at not in everyone:
+                if at not in judgement.everyone:
                     self._writer.drop_object(*at)
         for at, cr in crs.items():
             turns = self._pools.setdefault(at, _PoolTurns(cr["metadata"]["uid"]))
-            turns.judged = judged = self._versions.judge(self._writer.latest(cr))
+            turns.judged = judged = judgement.judged[at]
             # A version that is not accepted must neither take a member in nor let one go.
             used = judged.version(cr) if judged.denied is not None or judged.holds is not None else None
             parsed = self._services.parsed(used or cr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -79,6 +80,7 @@ class World:
         self.events: list[str] = []
         self.api = api
         self.verdict: Verdict | None = None
+        self.read_annotations: Callable[[str], dict[str, str]] = self.cluster.namespace_annotations
         self.versions = 10
         api.other = self._answer
         for name in ("chat", "code"):
@@ -93,7 +95,9 @@ class World:
             requeue=lambda at, _delay_s: self.requeued.append(at.name),
             record=lambda _obj, **event: self.events.append(event["reason"]),
             versions=ResourceVersions(
-                policies=lambda _cr: self.verdict, annotations=self.cluster.namespace_annotations
+                policies=lambda _cr: self.verdict,
+                annotations=self.cluster.namespace_annotations,
+                annotations_now=lambda namespace: self.read_annotations(namespace),
             ),
             clock=lambda: self.now,
             later=lambda delay_s, call: self.timers.append((self.now + delay_s, call)),
@@ -333,6 +337,23 @@ def test_a_pool_goes_on_with_its_accepted_version_until_a_change_is_approved(wor
     world.look()
     assert world.pools.grant(key("other")) is not None and world.pools.grant(key("code")) is None
     assert world.condition("ChangePending") == ("False", "NothingPending")
+
+
+def test_members_get_their_grants_while_the_mode_is_read_from_the_api_server(world: World) -> None:
+    started(world)
+    answered: list[bool] = []
+
+    def read(namespace: str) -> dict[str, str]:
+        passing = threading.Thread(target=world.pools.grant, args=(key("chat"),), daemon=True)
+        passing.start()
+        passing.join(20.0)
+        answered.append(not passing.is_alive())
+        return world.cluster.namespace_annotations(namespace)
+
+    world.read_annotations = read
+    world.add_pool(default="code")
+    world.look()
+    assert answered and all(answered)
 
 
 def test_a_new_pool_in_mode_preview_changes_nothing_before_its_approval(world: World) -> None:
