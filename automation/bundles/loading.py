@@ -6,12 +6,13 @@ there already are not written again, and the beginning of a file that an interru
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -199,42 +200,55 @@ def _write(place: Path, root: Path, file: BundledFile, data: IO[bytes], on_file:
     """
     _make_folders(place.parent, root)
     draft = _draft(place)
-    if _append(draft, file, data, on_file) != file.sha256:
-        draft.unlink()
-        data.seek(0)
-        if _append(draft, file, data, on_file) != file.sha256:
-            draft.unlink()
-            raise _damaged(file)
-    draft.replace(place)
+    with _locked(draft, file) as opened:
+        if _append(opened, file, data, on_file) != file.sha256:
+            opened.truncate(0)
+            data.seek(0)
+            if _append(opened, file, data, on_file) != file.sha256:
+                draft.unlink()
+                raise _damaged(file)
+        # Still under the lock: another call must not take the complete draft.
+        draft.replace(place)
 
 
-def _append(draft: Path, file: BundledFile, data: IO[bytes], on_file: OnFile) -> str:
-    """Complete a file from its present end, and return its SHA-256."""
+@contextlib.contextmanager
+def _locked(draft: Path, file: BundledFile) -> Iterator[IO[bytes]]:
+    """Open a draft under a lock. Raises BundleError if another call writes it, and OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    digest = hashlib.sha256()
     with os.fdopen(os.open(draft, flags, 0o644), "r+b") as opened:
         try:
             # The kernel releases it when the file is closed, also after a kill.
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            # Another call may have renamed or removed the draft after it was opened here.
+            is_draft = os.path.samestat(os.fstat(opened.fileno()), draft.lstat())
+        except (BlockingIOError, FileNotFoundError):
+            is_draft = False
+        if not is_draft:
             raise BundleError(
                 f"another process loads {file.path} into the same place", hint="wait for its end, and load again"
-            ) from None
-        if os.fstat(opened.fileno()).st_size > file.bytes:
-            opened.truncate(0)
-        done = 0
-        while chunk := opened.read(CHUNK_BYTES):
-            digest.update(chunk)
-            done += len(chunk)
-        data.seek(done)
+            )
+        yield opened
+
+
+def _append(opened: IO[bytes], file: BundledFile, data: IO[bytes], on_file: OnFile) -> str:
+    """Complete a file from its present end, and return its SHA-256. Raises BundleInvalid if the bundle ends early."""
+    digest = hashlib.sha256()
+    opened.seek(0)
+    if os.fstat(opened.fileno()).st_size > file.bytes:
+        opened.truncate(0)
+    done = 0
+    while chunk := opened.read(CHUNK_BYTES):
+        digest.update(chunk)
+        done += len(chunk)
+    data.seek(done)
+    on_file(done, file.bytes)
+    while chunk := data.read(CHUNK_BYTES):
+        digest.update(chunk)
+        opened.write(chunk)
+        done += len(chunk)
         on_file(done, file.bytes)
-        while chunk := data.read(CHUNK_BYTES):
-            digest.update(chunk)
-            opened.write(chunk)
-            done += len(chunk)
-            on_file(done, file.bytes)
-        opened.flush()
-        os.fsync(opened.fileno())
+    opened.flush()
+    os.fsync(opened.fileno())
     if done != file.bytes:
         raise BundleInvalid(f"the bundle ends within {file.path}", hint="copy it again")
     return digest.hexdigest()

@@ -9,6 +9,7 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -269,6 +270,49 @@ def test_two_loads_do_not_write_one_file_at_once(tmp_path: Path) -> None:
             load(bundle, tmp_path / "to")
     assert raised.value.hint
     assert MODEL in load(bundle, tmp_path / "to").written
+
+
+def test_a_second_load_finds_the_lock_until_the_file_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, _ = written(tmp_path)
+    refused: list[str] = []
+    rename = Path.replace
+
+    def load_again_then_rename(draft: Path, target: Path) -> Path:
+        if draft.name == ".a.gguf.loading" and not refused:
+            refused.append("")
+            with pytest.raises(BundleError) as raised:
+                load(bundle, tmp_path / "to")
+            refused[0] = str(raised.value)
+        return rename(draft, target)
+
+    monkeypatch.setattr(Path, "replace", load_again_then_rename)
+    assert MODEL in load(bundle, tmp_path / "to").written
+    assert "another process loads" in refused[0]
+    assert (tmp_path / "to" / MODEL).read_bytes() == CONTENT
+
+
+def test_a_lock_of_a_file_that_got_its_name_meanwhile_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, _ = written(tmp_path)
+    draft = (tmp_path / "to" / MODEL).with_name(".a.gguf.loading")
+    lock = fcntl.flock
+    first: list[Loaded] = []
+
+    def load_first_then_lock(opened: IO[bytes], operation: int) -> None:
+        if draft.exists() and not first:
+            monkeypatch.setattr(fcntl, "flock", lock)
+            first.append(load(bundle, tmp_path / "to"))
+        lock(opened, operation)
+
+    monkeypatch.setattr(fcntl, "flock", load_first_then_lock)
+    with pytest.raises(BundleError, match="another process loads"):
+        load(bundle, tmp_path / "to")
+    assert MODEL in first[0].written
+    assert (tmp_path / "to" / MODEL).read_bytes() == CONTENT
+    assert load(bundle, tmp_path / "to").written == ()
 
 
 def test_a_file_to_pack_that_is_gone_is_named_and_not_the_archive(tmp_path: Path) -> None:
