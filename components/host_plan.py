@@ -155,9 +155,10 @@ def _of_adapter(adapter: AdapterFile) -> dict[str, FilePlan]:
     if not source.files:
         return {adapter.token: _file(source, "", f"{adapter.name}.gguf", sha256=source.sha256)}
     first, *others = file_set(source.source, source.files, "")
-    named = {f"{adapter.token}-file-{number}": each for number, each in enumerate(others, start=1)}
-    found = {adapter.token: _file(source, first, first, sha256=source.sha256, directory=True)}
-    return found | {name: _file(source, each, each) for name, each in named.items()}
+    plans = {adapter.token: _file(source, first, first, sha256=source.sha256, directory=True)}
+    for number, each in enumerate(others, start=1):
+        plans[f"{adapter.token}-file-{number}"] = _file(source, each, each)
+    return plans
 
 
 def model_files(model: DesiredModel) -> tuple[FilePlan, ...]:
