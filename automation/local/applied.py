@@ -73,7 +73,11 @@ class Applied(_Entry):
 
     def write(self, path: Path) -> None:
         """Write the record by one rename. Raises OSError."""
-        write_private(path, self.model_dump_json(by_alias=True, exclude_defaults=True) + "\n")
+        write_private(path, self.text() + "\n")
+
+    def text(self) -> str:
+        """Return the record as JSON. Records with the same content have the same text."""
+        return self.model_dump_json(by_alias=True, exclude_defaults=True)
 
     def of(self, dialect: str, namespace: str, name: str) -> AppliedService | None:
         """Return the entry of a service."""

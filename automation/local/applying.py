@@ -23,6 +23,7 @@ from agent.stop_signals import on_stop_signal
 from automation.engine.port import Batch, Engine, EngineFailed, ServiceOutcome, Stack
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.local.applied import Applied, AppliedService, FileProblem
+from automation.local.applying_process import CONTEXTS_PENDING, ONLY_IF_CHANGED
 from automation.local.contexts import choose_contexts, header_reader
 from automation.local.documents import FolderUnreadable, LocalFolder, LocalService, argument_of, read_files, read_folder
 from automation.local.folders import HOST, LocalFolders, read_json
@@ -49,11 +50,16 @@ def main() -> None:
     os.umask(0o077)
     cancel = threading.Event()
     on_stop_signal(cancel.set)
-    sys.exit(apply_folder(LocalFolders.of_user(), cancel=cancel, parent=os.getppid()))
+    only_if_changed = ONLY_IF_CHANGED in sys.argv[1:]
+    sys.exit(apply_folder(LocalFolders.of_user(), cancel=cancel, parent=os.getppid(), only_if_changed=only_if_changed))
 
 
-def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int) -> int:
-    """Apply the folder by the agent of the process `parent`. Returns the exit code: 1 if it is worth another try."""
+def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int, only_if_changed: bool = False) -> int:
+    """Apply the folder by the agent of the process `parent`.
+
+    With `only_if_changed` Pulumi runs only if the result would differ from the last record. Returns the exit code: 1
+    if a part failed, CONTEXTS_PENDING if only a context could not be chosen yet. Both are worth another try.
+    """
     # The instance has noted the state of the folder before its agent started. What changes later is applied later.
     host = _agent(folders, parent, cancel)
     if host is None:
@@ -75,6 +81,10 @@ def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int)
         log.warning("The agent does not answer", error=error.message)
         return 1
     folder = contexts.folder
+    applied_code = CONTEXTS_PENDING if contexts.is_worth_another_try else 0
+    if only_if_changed and record(folder, before, {}, "", contexts.chosen).text() == before.text():
+        log.info("No context has changed", pending=contexts.is_worth_another_try)
+        return applied_code
     outcomes: Mapping[ServiceKey, ServiceOutcome] = {}
     engine_problem = ""
     try:
@@ -107,7 +117,7 @@ def apply_folder(folders: LocalFolders, *, cancel: threading.Event, parent: int)
         duration_s=round(time.monotonic() - started, 2),
     )
     failed_some = not all(each.ok for each in outcomes.values())
-    return 1 if engine_problem or failed_some or contexts.is_worth_another_try else 0
+    return 1 if engine_problem or failed_some else applied_code
 
 
 def run_batches(

@@ -20,7 +20,7 @@ from agent.server.memory.host_memory import MemorySettings
 from agent.server.settings import AgentSettings
 from agent.sources.source_policy import SourcePolicy
 from automation.local.applied import Applied
-from automation.local.applying_process import start_applying, stop_process
+from automation.local.applying_process import CONTEXTS_PENDING, start_applying, stop_process
 from automation.local.folders import HOST, LocalFolders
 from automation.local.instance import Instance, Settings
 from automation.local.routes import LocalRoutes
@@ -31,7 +31,7 @@ from gateway.server import GatewayServer
 WATCH_S = 0.25
 """How often the folder is looked at. A change counts once two looks saw the same."""
 FIRST_RETRY_S, LAST_RETRY_S = 2.0, 300.0
-"""When a run of the engine that failed as a whole is repeated."""
+"""When a run is repeated that failed, or that could not choose a context."""
 GATEWAY_GRACE_S = 5.0
 
 log = structlog.get_logger(__name__)
@@ -84,6 +84,8 @@ class RunningLocal:
         self._applying = applying
         self._retry_s = FIRST_RETRY_S
         self._retry_at: float | None = None
+        self._is_applied = False
+        """The last run applied all, and at most a context could not be chosen."""
         if applying is None:
             self._applying = start_applying()
 
@@ -115,15 +117,17 @@ class RunningLocal:
             is_settled, before = now == before, now
             due = self._retry_at is not None and time.monotonic() >= self._retry_at
             if self._applying is None and ((now != self._seen and is_settled) or due):
+                only_if_changed = self._is_applied and now == self._seen
                 self._seen, self._retry_at = now, None
-                self._applying = start_applying()
+                self._applying = start_applying(only_if_changed=only_if_changed)
 
     def _collect(self) -> None:
-        """Take note of the end of a run. What failed as a whole is repeated."""
+        """Take note of the end of a run. One that failed, or could not choose a context, is repeated."""
         code = self._applying.poll() if self._applying is not None else None
         if code is None:
             return
         self._applying = None
+        self._is_applied = code in (0, CONTEXTS_PENDING)
         if code == 0:
             self._retry_s, self._retry_at = FIRST_RETRY_S, None
         else:

@@ -20,6 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
+from agent.server.models.header_probe import PEEK_CHUNKS
+from automation.local.applied import Applied
 from automation.local.folders import LocalFolders
 from automation.local.instance import running_instance
 from automation.local.place import LocalPlace
@@ -27,9 +29,11 @@ from automation.local.state import local_state
 from automation.places.place import State
 from tests.support.agents import gone
 from tests.support.controlplane import eventually
+from tests.support.file_server import serving
 from tests.support.local_mode import model_document, service_document
 from tests.support.supervising import free_port
 
+HEADER_RANGE = f"bytes=0-{PEEK_CHUNKS[0] - 1}"
 MODEL = """
 apiVersion: inference.llmkube.dev/v1alpha1
 kind: Model
@@ -77,6 +81,10 @@ class LocalMachine:
     def log(self) -> str:
         log = self.root / "state" / "herdsman" / "local" / "local.log"
         return log.read_text() if log.exists() else ""
+
+    def pulumi_runs(self) -> int:
+        """How often Pulumi has applied the services, of the last few times."""
+        return len(list(self.folders.pulumi.glob("state/.pulumi/history/**/*.history.json")))
 
     def write(self, model: Path, *, context: int) -> None:
         documents = (MODEL.format(path=model), SERVICE.replace("CONTEXT", str(context)))
@@ -201,6 +209,31 @@ def test_engines_of_a_killed_instance_are_ended(machine: LocalMachine, model: Pa
     assert machine.engines()
     machine.run("down")
     assert not machine.engines()
+
+
+def test_pulumi_runs_again_only_for_an_edit_and_a_known_header(machine: LocalMachine, tiny_model: Path) -> None:
+    place = LocalPlace(machine.folders)
+
+    def has_tried_again() -> bool:
+        return "No context has changed" in machine.log()
+
+    def chosen() -> list[str]:
+        return [each.default_context for each in Applied.read(machine.folders.applied).services]
+
+    with serving(tiny_model.read_bytes()) as server:
+        server.fail_with = 503
+        # The agent never gets the file: a process that runs would keep its context.
+        server.refuse = lambda request: None if request.range == HEADER_RANGE else "only the header"
+        of_server = model_document("tiny", source=f"{server.root}/tiny.gguf")
+        place.apply([of_server, service_document("tiny")])
+        machine.run("up", "--listen", f"127.0.0.1:{machine.port}", "--allowed-remote-host", "127.0.0.1")
+        eventually(has_tried_again, what="a retry without Pulumi", timeout_s=120)
+        assert (machine.pulumi_runs(), chosen()) == (1, ["pending"])
+        place.apply([of_server, service_document("tiny", annotations={"herdsman.dev/idle-timeout": "7m"})])
+        eventually(lambda: machine.pulumi_runs() == 2, what="the edit", timeout_s=120)
+        server.fail_with = None
+        eventually(lambda: chosen() not in ([], ["pending"]), what="the choice of the context", timeout_s=120)
+        assert (machine.pulumi_runs(), chosen()) == (3, ["2048"])
 
 
 def test_a_port_that_is_taken_is_named_with_the_way_out(machine: LocalMachine) -> None:
