@@ -46,6 +46,12 @@ kind: InferenceService
 metadata: {name: tiny}
 spec: {modelRef: tiny, contextSize: CONTEXT}
 """
+ADAPTER = """
+apiVersion: inference.llmkube.dev/v1alpha1
+kind: LoRAAdapter
+metadata: {name: sql}
+spec: {inferenceServiceRef: {name: tiny}, name: sql, source: "URL", sha256: "SHA256"}
+"""
 
 
 class LocalMachine:
@@ -226,11 +232,15 @@ def test_pulumi_runs_again_only_for_an_edit_and_a_known_header(machine: LocalMac
         server.refuse = lambda request: None if request.range == HEADER_RANGE else "only the header"
         of_server = model_document("tiny", source=f"{server.root}/tiny.gguf")
         place.apply([of_server, service_document("tiny")])
+        adapter = ADAPTER.replace("URL", f"{server.root}/lora.gguf")
+        (machine.folder / "adapter.yaml").write_text(adapter.replace("SHA256", "a" * 64))
         machine.run("up", "--listen", f"127.0.0.1:{machine.port}", "--allowed-remote-host", "127.0.0.1")
         eventually(has_tried_again, what="a retry without Pulumi", timeout_s=120)
         assert (machine.pulumi_runs(), chosen()) == (1, ["pending"])
-        place.apply([of_server, service_document("tiny", annotations={"herdsman.dev/idle-timeout": "7m"})])
+        before = machine.folders.applied.read_text()
+        (machine.folder / "adapter.yaml").write_text(adapter.replace("SHA256", "b" * 64))
         eventually(lambda: machine.pulumi_runs() == 2, what="the edit", timeout_s=120)
+        assert machine.folders.applied.read_text() == before, "the record does not show this edit"
         server.fail_with = None
         eventually(lambda: chosen() not in ([], ["pending"]), what="the choice of the context", timeout_s=120)
         assert (machine.pulumi_runs(), chosen()) == (3, ["2048"])
