@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from components import naming, urns
-from components.providers.host_schema import TYPE
+from components.providers.host_schema import AUTO, TYPE
 from components.rendered import RenderedObject
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
+from program.host_context import PENDING
 
 
 @functools.cache
@@ -114,11 +115,14 @@ def kubernetes_object(name: str, obj: RenderedObject, place: Place, *, retain: b
 
 
 def _host_process(key: ServiceKey, obj: RenderedObject, transport: Json) -> dict[str, Any]:
+    annotations = obj.manifest["metadata"].get("annotations") or {}
+    takes_default = annotations.get(naming.ANNOTATION_DEFAULT_CONTEXT) == PENDING.chosen
     return {
         **transport,
         "namespace": key.namespace,
         "name": obj.name,
         "plan": obj.manifest["spec"],
+        "defaultContext": AUTO if takes_default else None,
         # The SDK returns outputs only to programs that name them among the inputs.
         "address": None,
         "port": None,

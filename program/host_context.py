@@ -6,11 +6,12 @@ The sum of weights, KV cache and buffers must fit into the memory that the host 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from program import sizing
 from program.desired.engines import LlamaCpp
+from program.desired.facts import MemoryFacts
 from program.desired.service import DesiredService, HostContext
 from program.runtimes.flags import mentions
 from program.runtimes.llamacpp import HOST_CONTEXT_SIZE
@@ -54,16 +55,33 @@ def default_context(desired: DesiredService, room: HostRoom | None) -> HostConte
     gguf = desired.model.gguf
     if room is None or gguf is None or not gguf.context_length or not gguf.layer_count:
         return PENDING
-    for tokens in _contexts(gguf.context_length):
-        need = sizing.estimate(with_context(desired, tokens))
+    tokens = longest_context(
+        gguf.context_length,
+        lambda each: sizing.estimate(with_context(desired, each)),
+        room,
+        on_gpu=desired.model.accelerator not in ("cpu", "metal"),
+    )
+    return PENDING if tokens is None else HostContext(tokens=tokens, chosen="default")
+
+
+def longest_context(
+    trained: int, need_of: Callable[[int], MemoryFacts | None], room: HostRoom, *, on_gpu: bool
+) -> int | None:
+    """Return the longest context in tokens whose memory fits: `trained`, at most MOST_CONTEXT, halved until it fits.
+
+    `need_of` returns the memory at a context; None if it is not known, and so does this function. `on_gpu`: the part
+    of the memory that is not the host's must fit on the GPUs, if these have their own.
+    """
+    for tokens in _contexts(trained):
+        need = need_of(tokens)
         if need is None:
-            return PENDING
+            return None
         fits = need.total_bytes <= room.free_bytes * USABLE_SHARE
-        if fits and room.gpu_free_bytes is not None and desired.model.accelerator not in ("cpu", "metal"):
+        if fits and room.gpu_free_bytes is not None and on_gpu:
             fits = need.total_bytes - need.host_bytes <= room.gpu_free_bytes * USABLE_SHARE
         if fits:
-            return HostContext(tokens=tokens, chosen="default")
-    return HostContext(tokens=HOST_CONTEXT_SIZE, chosen="default")
+            return tokens
+    return HOST_CONTEXT_SIZE
 
 
 def with_context(desired: DesiredService, tokens: int) -> DesiredService:

@@ -100,8 +100,18 @@ def names_of(documents: Iterable[Document]) -> list[Name]:
     return [(document.namespace, document.name) for document in documents]
 
 
-def dry_run_documents(client: KubeClient, ask: Ask, crs: CustomResources, documents: Iterable[Document]) -> list[str]:
-    """Dry-run all documents of a kind; return the errors of the refused ones."""
+def dry_run_documents(
+    client: KubeClient,
+    ask: Ask,
+    crs: CustomResources,
+    documents: Iterable[Document],
+    *,
+    then: Callable[[Json], None] = lambda _cr: None,
+) -> list[str]:
+    """Dry-run all documents of a kind; return the errors of the refused ones.
+
+    `then` is called with each custom resource as it would be, while the API server answers the next dry runs.
+    """
 
     def dry_run(document: Document) -> AppliedDocument | str:
         try:
@@ -123,6 +133,7 @@ def dry_run_documents(client: KubeClient, ask: Ask, crs: CustomResources, docume
             crs.refused.add(name)
         else:
             crs.applied[name] = answer
+            then(answer.cr)
     return errors
 
 

@@ -81,6 +81,8 @@ class PreviewLookup:
         self._postponed: dict[Kind, set[Identity]] | None = None
         self._parsed: dict[int, _Parse] = {}
         """The parsed services, by the id of the custom resource."""
+        self._ahead: dict[int, Mapping[Kind, set[Identity]]] = {}
+        """What `parse_ahead` left unread, by the id of the custom resource."""
         self._is_ready: dict[Identity, bool] = {}
         self.notes: dict[str, None] = {}
         """Kinds that could not be read, each once."""
@@ -195,16 +197,25 @@ class PreviewLookup:
             postponed: dict[Kind, set[Identity]] = {}
             waiting = []
             for cr in services:
-                self._postponed = {}
-                self.references_of(cr)
-                for kind, identities in self._postponed.items():
+                missing = self._ahead.pop(id(cr)) if id(cr) in self._ahead else self._parse_without_reads(cr)
+                for kind, identities in missing.items():
                     postponed.setdefault(kind, set()).update(identities)
-                waiting += [cr] if self._postponed else []
-            self._postponed = None
+                waiting += [cr] if missing else []
             reads = [read for kind, identities in postponed.items() for read in self._reads(kind, identities)]
             for _ in ask(lambda read: read(), reads):
                 pass
             services = waiting
+
+    def parse_ahead(self, cr: Json) -> None:
+        """Parse one of many services for a later `prefetch`, which reads what this leaves unread. Keep the object."""
+        self._ahead[id(cr)] = self._parse_without_reads(cr)
+
+    def _parse_without_reads(self, cr: Json) -> Mapping[Kind, set[Identity]]:
+        """Parse a service, and return the Models, configs and runtimes that were not read yet."""
+        postponed = self._postponed = {}
+        self.references_of(cr)
+        self._postponed = None
+        return postponed
 
     def _find(self, identity: Identity, kind: Kind) -> Json | None:
         if identity in self._applied:

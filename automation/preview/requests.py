@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from automation.preview.changes import Preview, ResourcePreview
 from automation.preview.custom_resources import (
+    FEW,
     AppliedDocument,
     CustomResources,
     Name,
@@ -214,8 +215,7 @@ def _affected_by_files(client: KubeClient, ask: Ask, manifests: Manifests) -> _A
     everything = [*inputs, *((crs, documents) for _, crs, documents in services), *referrers]
     asks = (read for crs, documents in everything for read in read_requests(client, crs, names_of(documents)))
     affected.notes += _run(ask, asks)
-    for crs, documents in everything:
-        affected.errors += dry_run_documents(client, ask, crs, documents)
+    refused = {id(crs): dry_run_documents(client, ask, crs, documents) for crs, documents in (*inputs, *referrers)}
     look = PreviewLookup(
         client,
         applied={
@@ -224,6 +224,10 @@ def _affected_by_files(client: KubeClient, ask: Ask, manifests: Manifests) -> _A
         refused=frozenset(_identity(crs.kind, name) for crs, _ in inputs for name in crs.refused),
         manifests=manifests,
     )
+    for _, crs, documents in services:
+        ahead = {"then": look.parse_ahead} if len(documents) > FEW else {}
+        refused[id(crs)] = dry_run_documents(client, ask, crs, documents, **ahead)
+    affected.errors += [error for crs, _ in everything for error in refused[id(crs)]]
     changed = {_identity(crs.kind, name) for crs, _ in inputs for name, each in crs.applied.items() if each.changed}
     changed |= _edited_config_maps(client, manifests)
     asked = [each for _, crs, _ in services for each in crs.applied.values()]

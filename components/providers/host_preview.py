@@ -44,6 +44,10 @@ class Preview:
         failed = any(outcome.state is State.FAILED for outcome in outcomes)
         self._log(urn, steps_text(key, outcomes), engine_pb2.WARNING if failed else engine_pb2.INFO)
 
+    def say(self, urn: str, message: str, is_warning: bool) -> None:
+        """Send a message about a resource to the user."""
+        self._log(urn, message, engine_pb2.WARNING if is_warning else engine_pb2.INFO)
+
     def _log(self, urn: str, message: str, severity: engine_pb2.LogSeverity.ValueType) -> None:
         if not self.engine:
             return

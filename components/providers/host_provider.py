@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf import empty_pb2
@@ -37,6 +37,9 @@ from components.providers.marshalling import (
     plain,
 )
 from components.providers.plugin_answers import DIFF_KINDS, PluginAnswers, abort, resource_type
+
+if TYPE_CHECKING:
+    from components.providers.host_contexts import DefaultContexts
 
 READY_TIMEOUT_S = 600.0
 """Limit in seconds for Create and Update, unless `customTimeouts` sets another one."""
@@ -96,6 +99,13 @@ class HostProvider(PluginAnswers):
         self._preview = Preview()
         self._cancelled = threading.Event()
 
+    @functools.cached_property
+    def _contexts(self) -> DefaultContexts:
+        # Most runs choose no context, and the readers of headers take time to import.
+        from components.providers.host_contexts import DefaultContexts
+
+        return DefaultContexts(self._transports)
+
     # The plugin itself
 
     def Handshake(
@@ -118,11 +128,16 @@ class HostProvider(PluginAnswers):
     @_answering
     def Check(self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext) -> provider_pb2.CheckResponse:
         """Refuse inputs that no host could accept, before anything runs."""
+        news = decode(request.news)
         failures = [
             provider_pb2.CheckFailure(property=where, reason=why)
-            for where, why in input_faults(resource_type(request), plain(decode(request.news)))
+            for where, why in input_faults(resource_type(request), plain(news))
         ]
-        return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
+        inputs = request.news
+        if not failures and news.get("defaultContext"):
+            tell = functools.partial(self._preview.say, request.urn)
+            inputs = encode(self._contexts.checked(news, plain(decode(request.olds)), tell))
+        return provider_pb2.CheckResponse(inputs=inputs, failures=failures)
 
     @_answering
     def Diff(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:

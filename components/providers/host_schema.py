@@ -22,6 +22,8 @@ AGENT = ("endpoint", "tokenFile")
 """The inputs that a connection to an agent requires."""
 AGENT_TLS = ("caFile", "fingerprint")
 """Optional inputs that identify the certificate of an agent which does not listen on loopback."""
+AUTO = "auto"
+"""The value of `defaultContext` in a program. Check replaces it by the chosen number of tokens, or by `pending`."""
 _TEXT = {"type": "string"}
 BASTION: dict[str, Any] = {
     "address": {**_TEXT, "description": "Name or IP address."},
@@ -58,7 +60,7 @@ SSH: dict[str, Any] = {
 OBSERVED = ("address", "port", "phase")
 """Outputs that the host adds to the inputs."""
 
-INPUTS = ("transport", *AGENT, *AGENT_TLS, "ssh", *REQUIRED)
+INPUTS = ("transport", *AGENT, *AGENT_TLS, "ssh", "defaultContext", *REQUIRED)
 
 
 def package_schema() -> dict[str, Any]:
@@ -87,6 +89,12 @@ def package_schema() -> dict[str, Any]:
             "type": "object",
             "additionalProperties": {"$ref": "pulumi.json#/Any"},
             "description": "Plan of the process, in the format of the HostProcess CRD's spec.",
+        },
+        "defaultContext": {
+            **text,
+            "description": "`auto`: the plugin replaces the context in the arguments by the longest that fits into the "
+            "memory of the host. It chooses once, and the state has the number of tokens, or `pending` while a fact is "
+            "not known.",
         },
     }
     observed: dict[str, Any] = {
@@ -137,6 +145,8 @@ def input_faults(token: str, given: Properties) -> Faults:
     faults = [(name, "is required") for name in REQUIRED if given.get(name) in (None, "")]
     faults += [(n, "is not a property of a HostProcess") for n in given if n not in INPUTS and n not in OBSERVED]
     faults += [(n, _NO_TEXT) for n in (*REQUIRED, *AGENT, *AGENT_TLS) if n != "plan" and not _is_text(given.get(n))]
+    if given.get("defaultContext") not in (None, "", AUTO, UNKNOWN):
+        faults.append(("defaultContext", "must be `auto`"))
     return faults + _way_faults(given) + _plan_faults(given.get("plan"))
 
 

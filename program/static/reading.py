@@ -23,7 +23,7 @@ from program.dialects.registry import LLMKUBE, key_of
 from program.manifests import Document, Manifests
 from program.runtimes.host_rules import DEFAULT, UNRESTRICTED
 from program.static.config import Cluster, FleetConfig
-from program.static.without_loop import scaled_without_loop, unsupported_without_loop
+from program.static.without_loop import scaled_without_loop, unsupported_without_loop, with_default_contexts
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Reader:
         host_inputs = self._host_inputs(desired)
         annotations = document.cr["metadata"].get("annotations") or {}
         for problem in unsupported_without_loop(
-            annotations, desired, over_ssh=host_inputs is not None and "ssh" in host_inputs
+            annotations, desired, connected=host_inputs is not None, over_ssh="ssh" in (host_inputs or {})
         ):
             manifests.notes.append(f"{document}: {problem.field}: {problem.message}")
         try:
@@ -112,6 +112,8 @@ class _Reader:
             # The config has a token or key for this host, so its author controls the host.
             manifests.check_allowed(desired, default=UNRESTRICTED if host_inputs is not None else DEFAULT)
             desired = scaled_without_loop(desired)
+            if host_inputs is not None:
+                desired = with_default_contexts(desired)
             rendered = render(desired, cluster.options)
         except DesiredError as error:
             manifests.errors.append(f"{document}: {error}")

@@ -11,7 +11,7 @@ from program.desired import keys
 from program.desired.facts import Problem
 from program.desired.service import DesiredService
 from program.dialects.registry import LLMKUBE
-from program.host_context import takes_default
+from program.host_context import PENDING, takes_default
 from program.runtimes.llamacpp import HOST_CONTEXT_SIZE
 
 _LOOP_ONLY = {
@@ -32,10 +32,12 @@ _OVER_SSH = (*_SLEEP, keys.ANNOTATION_MODEL_GROUP, keys.ANNOTATION_MEMORY_CHECK)
 
 
 def unsupported_without_loop(
-    annotations: dict[str, str], desired: DesiredService, *, over_ssh: bool = False
+    annotations: dict[str, str], desired: DesiredService, *, connected: bool = False, over_ssh: bool = False
 ) -> Iterator[Problem]:
-    """Yield the fields that have no effect without a loop; with `over_ssh` also the fields that need an agent on the
-    host.
+    """Yield the fields that have no effect without a loop.
+
+    `connected`: the plugin reaches the host, over SSH or by its agent. `over_ssh`: also yield the fields that need an
+    agent on the host.
     """
     for name, why in _LOOP_ONLY.items():
         if annotations.get(name):
@@ -43,14 +45,14 @@ def unsupported_without_loop(
     for name in (keys.ANNOTATION_SCALE_BY, keys.ANNOTATION_TARGET_REQUESTS, keys.ANNOTATION_MAX_REPLICAS):
         if annotations.get(name):
             yield _problem(name, "only the loop scales by the requests at the gateways")
-    if takes_default(desired):
+    if takes_default(desired) and not connected:
         written = desired.host_placement.written if desired.host_placement is not None else None
         arguments = written.arguments_field if written is not None else "spec"
         yield Problem(
             reason="NotHonoured",
             field="spec.contextSize" if desired.key.dialect == LLMKUBE else arguments,
-            message=f"sets no context, and a static fleet knows neither the memory of the host nor what runs there: it "
-            f"uses {HOST_CONTEXT_SIZE:,} tokens",
+            message="sets no context, and the fleet has no connection to the host, whose memory it needs to choose "
+            f"one: it uses {HOST_CONTEXT_SIZE:,} tokens",
         )
     in_pods = desired.host_placement is None
     for name in _SLEEP if in_pods else _OVER_SSH if over_ssh else ():
@@ -81,6 +83,15 @@ def _problem(annotation: str, why: str) -> Problem:
 
 def _words(why: str) -> str:
     return f"has no effect in a static fleet: {why}"
+
+
+def with_default_contexts(desired: DesiredService) -> DesiredService:
+    """Have the plugin choose the context of each replica on a host, if the service sets none."""
+    hosting = desired.host_placement
+    if hosting is None or not takes_default(desired):
+        return desired
+    contexts = (PENDING,) * max(1, desired.replicas)
+    return desired.model_copy(update={"host_placement": hosting.model_copy(update={"contexts": contexts})})
 
 
 def scaled_without_loop(desired: DesiredService) -> DesiredService:

@@ -138,7 +138,7 @@ def test_one_stack_spans_two_clusters_their_namespaces_and_a_host(
     started.write(
         "hosts.yaml",
         model("tiny", source=f"file://{tiny_model}"),
-        service("desk", modelRef="tiny", contextSize=256, annotations={naming.ANNOTATION_HOST: "studio"}),
+        service("desk", modelRef="tiny", annotations={naming.ANNOTATION_HOST: "studio"}),
     )
     started.configure(
         manifests=["here", "hosts.yaml"],
@@ -157,6 +157,7 @@ def test_one_stack_spans_two_clusters_their_namespaces_and_a_host(
         "eu: there.yaml document 2: InferenceService `chat`: metadata.annotations[herdsman.dev/idle-timeout]"
         in planned.text
     )
+    assert "desk gets 2,048 tokens of context, the longest that fits" in planned.text
     assert names(client, namespace) == names(client, other) == names(elsewhere, "default") == set()
     started.stack.up(started.program)
     assert names(client, namespace) == names(client, other) == names(elsewhere, "default") == {"chat"}
@@ -175,6 +176,7 @@ def test_one_stack_spans_two_clusters_their_namespaces_and_a_host(
     )
     report = host.get(f"{namespace}/desk").report
     assert report.ready, "up returns when the process serves"
+    assert state["llmkube/desk/process"]["inputs"]["defaultContext"] == "2048"
     made = client.get(kinds.DEPLOYMENTS, namespace, "chat")
     assert made["metadata"]["annotations"][naming.ANNOTATION_FLEET] == "herdsman/dev"
 

@@ -50,7 +50,7 @@ class LongAnswer:
 
     def _read(self) -> None:
         try:
-            with urllib.request.urlopen(self._request, timeout=200) as answer:
+            with urllib.request.urlopen(self._request, timeout=600) as answer:
                 for line in answer:
                     if line.startswith(b"data: {"):
                         self.pieces.append(json.loads(line[6:]))
@@ -59,12 +59,12 @@ class LongAnswer:
             self.error = error
 
     def whole(self) -> bool:
-        self.thread.join(200)
+        self.thread.join(600)
         return self.error is None and bool(self.pieces[-1].get("stop"))
 
 
 def plan(model: Path, *extra: str, **changes: Any) -> Any:
-    return llama_plan(model, extra=("-c", "2048", "-np", "1", *extra), **{"drain_timeout_s": 200.0, **changes})
+    return llama_plan(model, extra=("-c", "2048", "-np", "1", *extra), **{"drain_timeout_s": 600.0, **changes})
 
 
 @pytest.mark.soak

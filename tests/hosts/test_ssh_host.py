@@ -91,6 +91,10 @@ def ready(host: SshHost, key: str = KEY, *, but: int | None = None, timeout_s: f
         raise AssertionError(f"{error}; the last: {seen}") from None
 
 
+def restarts(server: Sshd) -> int:
+    return sum(call.startswith("restart") or " restart " in call for call in server.calls)
+
+
 def answers(state: ProcessState) -> bool:
     body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}).encode()
     url = f"http://{state.report.address}:{state.report.port}/v1/chat/completions"
@@ -143,10 +147,12 @@ def test_a_process_from_nothing_to_nothing(host: SshHost, server: Sshd, tiny_mod
     longer = llama_plan(tiny_model, extra=("--alias", "renamed"))
     would = [step for step in host.changes(KEY, longer) if step.state is State.WOULD_CHANGE]
     assert any("--alias renamed" in step.diff for step in would)
+    # A killed process may be started by its service manager, or before that by Herdsman.
+    before = restarts(server)
     host.put(KEY, longer)
     changed = ready(host, but=again.report.pid)
     assert changed.plan == longer and changed.report.port == first.report.port
-    assert sum(call.startswith("restart") or " restart " in call for call in server.calls) == 2
+    assert restarts(server) == before + 1
 
     host.delete(KEY)
     host.delete(KEY)
@@ -186,7 +192,8 @@ def test_a_request_under_way_ends_before_its_process_is_replaced(host: SshHost, 
         first = ready(host, but=first.report.pid)
     assert answer.thread.is_alive(), "the longest answer is too short for this test"
     assert (told.reason, told.ready) == (ProcessReason.REPLACING, False)
-    assert answer.whole() and answer.pieces[-1]["tokens_predicted"] == tokens
+    assert answer.whole(), answer.error or answer.pieces[-1]
+    assert answer.pieces[-1]["tokens_predicted"] == tokens
     assert ready(host, but=first.report.pid).report.pid != first.report.pid
 
 

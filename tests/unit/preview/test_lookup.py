@@ -94,6 +94,32 @@ def test_many_services_are_read_by_a_list_of_their_namespace_and_parsed_without_
     assert dialect_named("llmkube").parse(services[3], look).desired.model.name == "m3"
 
 
+@pytest.mark.parametrize("ahead", [0, 20])
+def test_services_that_were_parsed_ahead_are_not_parsed_again_before_their_models_are_read(
+    ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = [each for number in range(20) for each in (model(f"m{number}"), model(f"d{number}"))]
+    client: Any = FakeClient(*models)
+    services = [service(number) for number in range(20)]
+    parsed: list[Json] = []
+    look, dialect = PreviewLookup(client), dialect_named("llmkube")
+    real = dialect.parse
+
+    def parse(cr: Json, look: Any) -> Any:
+        parsed.append(cr)
+        return real(cr, look)
+
+    monkeypatch.setattr(dialect, "parse", parse)
+    for cr in services[:ahead]:
+        look.parse_ahead(cr)
+    assert not any(request.startswith("get") for request in client.requests)
+    look.prefetch(services, map)
+    parse_all(look, services)
+    # The first Model, then the draft of each Model, and then both.
+    assert len(parsed) == 3 * len(services)
+    assert not any(request.startswith("get") for request in client.requests)
+
+
 def test_services_of_many_namespaces_are_read_by_one_list() -> None:
     services = [service(0, space) for space in SPACES]
     client = FakeClient(*(model("m0", space) for space in SPACES))

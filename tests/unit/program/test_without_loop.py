@@ -21,6 +21,7 @@ def test_a_service_on_a_host_without_a_context_is_told_the_one_that_a_fleet_uses
     on_host = HostPlacement(host="mac")
     [problem] = unsupported_without_loop({}, service(engine=LlamaCpp(), host_placement=on_host))
     assert problem.field == "spec.contextSize" and "2,048 tokens" in problem.message
+    assert list(unsupported_without_loop({}, service(engine=LlamaCpp(), host_placement=on_host), connected=True)) == []
     sized = service(engine=LlamaCpp(context_size=4096), host_placement=on_host)
     assert list(unsupported_without_loop({}, sized)) == []
     assert list(unsupported_without_loop({}, service(engine=LlamaCpp()))) == []
