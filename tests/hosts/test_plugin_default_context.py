@@ -15,11 +15,14 @@ from agent.client.http import HttpHost
 from agent.contract import FilePlan, ProcessPlan
 from program.runtimes.flags import number_of
 from tests.engine.stacks import Stack
-from tests.hosts.test_host_plugin import changes, program
+from tests.hosts.test_host_plugin import Program, changes
+from tests.hosts.test_host_plugin import program as program_of
 from tests.support.agents import AgentProcess, agent, llama_plan
 from tools.tiny_model import Shape, write_tiny_model
 
 TRAINED = 4096
+NAME = f"tiny-{os.getpid()}"
+"""A process has the port of its name, so no two runs of tests share the name."""
 
 
 @pytest.fixture
@@ -53,8 +56,12 @@ def planned(model: Path | str, tokens: int = 2048, **changed: Any) -> ProcessPla
     return plan.model_copy(update={"argv": tuple(words)})
 
 
+def program(host: AgentProcess, plan: ProcessPlan, **inputs: Any) -> Program:
+    return program_of(host, plan, name=NAME, **inputs)
+
+
 def context(client: HttpHost) -> int | None:
-    plan = client.get("prod/tiny").plan
+    plan = client.get(f"prod/{NAME}").plan
     assert plan is not None
     return number_of(plan.argv, "--ctx-size")
 
@@ -71,13 +78,13 @@ def test_the_context_that_fits_is_chosen_once_and_kept(
     assert f"{TRAINED:,} tokens of context, the longest that fits" in str(told.events)
     stack.up(wanted)
     assert (context(client), recorded(stack)) == (TRAINED, str(TRAINED))
-    pid = client.get("prod/tiny").report.pid
+    pid = client.get(f"prod/{NAME}").report.pid
     # Less memory than it takes now: a choice of today would be shorter, and the process keeps its own.
     less = program(host, planned(model, memory_budget_bytes=1 << 20, memory_check="warn"), defaultContext="auto")
     preview = stack.preview(less)
     assert "tokens of context" not in str(preview.events)
     assert changes(stack.up(wanted)) == {}
-    assert (context(client), client.get("prod/tiny").report.pid) == (TRAINED, pid)
+    assert (context(client), client.get(f"prod/{NAME}").report.pid) == (TRAINED, pid)
 
 
 def test_a_process_of_an_earlier_version_keeps_its_context(

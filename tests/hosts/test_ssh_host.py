@@ -47,7 +47,10 @@ from tests.support.model_server import File, FileServer
 from tests.support.netns import network
 from tests.support.sshd import FAKES, Sshd, make_key, sshd
 
-KEY = "prod/tiny"
+KEY = f"prod/tiny-{os.getpid()}"
+"""A process has the port of its key, and a killed one needs it again. So no two runs of tests share the key."""
+NAMED = KEY.replace("/", ".")
+UNIT = f"herdsman-process-{NAMED}"
 
 
 @pytest.fixture
@@ -158,7 +161,7 @@ def test_a_process_from_nothing_to_nothing(host: SshHost, server: Sshd, tiny_mod
     host.delete(KEY)
     eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=60)
     assert changed.report.pid is not None and gone(changed.report.pid, timeout_s=1)
-    left = [each for each in everything(server.directory) if "prod.tiny" in each]
+    left = [each for each in everything(server.directory) if NAMED in each]
     assert left == []
     assert host.plan().processes == {}
 
@@ -266,14 +269,14 @@ def test_a_real_systemd_keeps_the_process(tmp_path: Path, llama_server: Path, ti
         host.put(KEY, llama_plan(tiny_model, env={"SOME": 'a "quoted" $word with 100%'}))
         first = ready(host)
         assert answers(first)
-        shown = systemd.run("systemctl", "show", "herdsman-process-prod.tiny.service", "--property=MainPID,NRestarts")
+        shown = systemd.run("systemctl", "show", f"{UNIT}.service", "--property=MainPID,NRestarts")
         assert f"MainPID={first.report.pid}" in shown.stdout
         assert {step.state for step in host.changes(KEY, host.get(KEY).plan)} == {State.OK}
         systemd.run("kill", "-9", str(first.report.pid))
         assert ready(host, but=first.report.pid).report.restarts == first.report.restarts + 1
         host.delete(KEY)
         eventually(lambda: _is_gone(host) or None, what="the process to be gone", timeout_s=60)
-        assert "not-found" in systemd.run("systemctl", "show", "herdsman-process-prod.tiny", "-pLoadState").stdout
+        assert "not-found" in systemd.run("systemctl", "show", UNIT, "-pLoadState").stdout
         host.close()
 
 
