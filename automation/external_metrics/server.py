@@ -17,8 +17,8 @@ from components.scaling import REQUESTS_METRIC
 from kubeapi.errors import KubeError
 from program.desired.keys import ServiceKey
 
-BOUNDS = Bounds(connections=64, per_client=64)
-"""The API servers are the only clients, and send no bodies."""
+BOUNDS = Bounds(connections=256, per_client=256, idle_s=120.0)
+"""The API servers are the only clients, and send no bodies. They close idle connections after 90 s."""
 
 Values = Callable[[str, Callable[[ServiceKey], bool]], Mapping[ServiceKey, int]]
 """Returns the requests under way of the services of a namespace for which the function is true."""

@@ -15,8 +15,13 @@ from http import HTTPStatus
 from agent.http_server import BodyRefused, BoundedHandler, BoundedServer, Bounds
 from automation.webhook.review import ReviewInvalid, answer
 
-BOUNDS = Bounds(connections=32, per_client=32, body_bytes=32 << 20, handshake_s=30.0)
-"""The API server is the only client and sends a whole list at once; a list of 2,000 services is 10 MB."""
+BOUNDS = Bounds(connections=256, per_client=256, body_bytes=32 << 20, handshake_s=30.0, idle_s=120.0)
+"""The API server is the only client and sends a whole list at once; a list of 2,000 services is 10 MB.
+
+It opens a connection for each conversion that runs, and a refused one fails the request of its user. It closes idle
+connections after 90 s (k8s.io/apimachinery, SetTransportDefaults). A server that closes one earlier may do so at the
+moment of the next conversion, which fails then.
+"""
 MAX_CONVERSIONS = 2
 """Conversions at the same time, so that several large lists do not fill the memory."""
 

@@ -11,6 +11,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -259,6 +260,26 @@ def test_who_speaks_no_tls_and_who_says_nothing_keeps_nobody_waiting(
     finally:
         for connection in silent:
             connection.close()
+
+
+def test_many_conversions_at_once_all_get_an_answer(
+    api: controlplane.Api, webhook: ConversionServer, namespace: str
+) -> None:
+    """An API server opens a connection for each conversion that runs, and the others wait idle for some time."""
+    service = {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "LLMInferenceService",
+        "metadata": {"name": "many"},
+        "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
+    }
+    api.create(_at("v1alpha1", namespace), service)
+    with ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(socket.create_connection(("127.0.0.1", webhook.port)))
+        with ThreadPoolExecutor(8) as readers:
+            path = _at("v1alpha1", namespace, "many")
+            answers = list(readers.map(lambda _: api.request("GET", path)[0], range(200)))
+    assert set(answers) == {200}
 
 
 def test_conversions_go_on_while_the_certificate_is_replaced(
