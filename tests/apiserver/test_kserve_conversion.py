@@ -262,17 +262,20 @@ def test_who_speaks_no_tls_and_who_says_nothing_keeps_nobody_waiting(
             connection.close()
 
 
+def _service(name: str) -> Json:
+    return {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "LLMInferenceService",
+        "metadata": {"name": name},
+        "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
+    }
+
+
 def test_many_conversions_at_once_all_get_an_answer(
     api: controlplane.Api, webhook: ConversionServer, namespace: str
 ) -> None:
     """An API server opens a connection for each conversion that runs, and the others wait idle for some time."""
-    service = {
-        "apiVersion": "serving.kserve.io/v1alpha1",
-        "kind": "LLMInferenceService",
-        "metadata": {"name": "many"},
-        "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
-    }
-    api.create(_at("v1alpha1", namespace), service)
+    api.create(_at("v1alpha1", namespace), _service("many"))
     with ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(socket.create_connection(("127.0.0.1", webhook.port)))
@@ -286,13 +289,7 @@ def test_conversions_go_on_while_the_certificate_is_replaced(
     api: controlplane.Api, webhook: ConversionServer, client: KubeClient, clock: _Clock, namespace: str
 ) -> None:
     """Conversions also continue while the webhook may not write the new CA: the old certificate is valid for months."""
-    service = {
-        "apiVersion": "serving.kserve.io/v1alpha1",
-        "kind": "LLMInferenceService",
-        "metadata": {"name": "a"},
-        "spec": {"model": {"uri": "hf://acme/a", "criticality": "Critical"}},
-    }
-    api.create(_at("v1alpha1", namespace), service)
+    api.create(_at("v1alpha1", namespace), _service("a"))
     (before,) = {authority for name in CRDS for authority in _authorities(api, name)}
     answers: list[str] = []
     ended = threading.Event()

@@ -1,15 +1,19 @@
-"""Fixtures of the host layer: a tiny real model, and a web server of one file."""
+"""Fixtures of the host layer: a tiny real model, a web server of one file, and a stack of the real Pulumi CLI."""
 
 from __future__ import annotations
 
 import functools
 import http.server
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pulumi.automation as auto
 import pytest
 
+from tests.engine.stacks import Stack
 from tools.tiny_model import write_tiny_model
 
 
@@ -34,3 +38,12 @@ def model_url(tiny_model: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_address[1]}/{tiny_model.name}"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def stack(tmp_path: Path, pulumi_cli: Path) -> Stack:
+    """An empty stack whose CLI finds the plugins of this environment."""
+    command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)
+    return Stack(
+        tmp_path / "stack", command, {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    )

@@ -7,14 +7,11 @@ serves, processes of other owners, destroy.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pulumi
-import pulumi.automation as auto
 import pytest
 
 from agent.client.http import HttpHost
@@ -50,14 +47,6 @@ def host(tmp_path: Path, tiny_model: Path) -> Iterator[AgentProcess]:
 @pytest.fixture
 def client(host: AgentProcess) -> HttpHost:
     return host.start()
-
-
-@pytest.fixture
-def stack(tmp_path: Path, pulumi_cli: Path) -> Stack:
-    command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)
-    return Stack(
-        tmp_path / "stack", command, {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    )
 
 
 def program(host: AgentProcess, planned: ProcessPlan, **changes: Any) -> Program:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pulumi.automation as auto
 import pytest
 
 from agent.client.http import HttpHost
@@ -41,13 +39,6 @@ def host(tmp_path: Path, model: Path) -> Iterator[AgentProcess]:
 @pytest.fixture
 def client(host: AgentProcess) -> HttpHost:
     return host.start()
-
-
-@pytest.fixture
-def stack(tmp_path: Path, pulumi_cli: Path) -> Stack:
-    command = auto.PulumiCommand(root=str(pulumi_cli.parent.parent), skip_version_check=True)
-    environment = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    return Stack(tmp_path / "stack", command, environment)
 
 
 def planned(model: Path | str, tokens: int = 2048, **changed: Any) -> ProcessPlan:
