@@ -151,14 +151,18 @@ def phase_events(before: Status | None, after: Status, facts: ServiceFacts) -> l
 
 def _approval(was: _View, now: _View) -> list[Entry]:
     """List Events for a new pending change, by its digest, and for a new result of the policies."""
-    told = []
-    before, after = (view.status.get("pendingChange") or {} for view in (was, now))
-    if after and after.get("digest") != before.get("digest"):
-        told.append(Entry("Normal", "ChangePending", f"Deferred a change: {now.message('ChangePending')}"))
+    told = _deferral(was, now)
     said = now.reason("PolicyCompliant")
     if said and said != was.reason("PolicyCompliant"):
         told.append(Entry("Warning", said, now.message("PolicyCompliant")))
     return told
+
+
+def _deferral(was: _View, now: _View) -> list[Entry]:
+    before, after = (view.status.get("pendingChange") or {} for view in (was, now))
+    if not after or after.get("digest") == before.get("digest"):
+        return []
+    return [Entry("Normal", "ChangePending", f"Deferred a change: {now.message('ChangePending')}")]
 
 
 def version_events(before: Status | None, after: Status) -> list[Entry]:
@@ -168,12 +172,10 @@ def version_events(before: Status | None, after: Status) -> list[Entry]:
     forbids or advises against a version. `before` is None for the first status.
     """
     was, now = _View(before), _View(after)
-    told = []
+    told = _deferral(was, now)
     held, holds = (view.status.get("pendingChange") or {} for view in (was, now))
     used, uses = ((view.status.get(FIELD) or {}).get("spec") for view in (was, now))
-    if holds and holds.get("digest") != held.get("digest"):
-        told.append(Entry("Normal", "ChangePending", f"Deferred a change: {now.message('ChangePending')}"))
-    elif held and not holds and used != uses:
+    if held and not holds and used != uses:
         told.append(Entry("Normal", "Applied", f"Put change {held['digest']} into use: {held.get('summary', '')}"))
     said = now.reason("PolicyCompliant")
     if now.value("PolicyCompliant") == "False" and said != was.reason("PolicyCompliant"):
