@@ -79,7 +79,7 @@ def _with_resources(
 
     look = affected.look
     assert look is not None
-    namespaces = _namespaces(client, affected.referrers)
+    namespaces = _namespaces(client, affected.referrers) if of_files or previewer.has_policies else {}
 
     def shown_of(applied: AppliedDocument) -> ResourcePreview:
         metadata = namespaces.get(applied.cr["metadata"]["namespace"], {})
