@@ -6,7 +6,7 @@ The sum of weights, KV cache and buffers must fit into the memory that the host 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from program import sizing
@@ -22,6 +22,8 @@ USABLE_SHARE = 0.95
 """The share of the free memory that a process may take, because the estimate can be a few percent too low."""
 PENDING = HostContext(tokens=HOST_CONTEXT_SIZE, chosen="pending")
 """The context while the model's header or the host's memory is not known."""
+GPU_RESERVE_BYTES = 512 << 20
+"""What drivers and other programs take of each GPU, as an agent counts it (`agent.server.memory.budget`)."""
 _STEP = 1_024
 
 
@@ -33,6 +35,11 @@ class HostRoom:
     """The memory for all processes, less what other processes have reserved."""
     gpu_free_bytes: int | None = None
     """The same for separate GPUs; None for a host without such, or with memory that both share."""
+
+
+def usable_gpu_bytes(devices: Iterable[tuple[int, int]]) -> int | None:
+    """Return the memory for models on separate GPUs, given as bytes and number of each kind; None without such GPUs."""
+    return sum(max(0, size - GPU_RESERVE_BYTES * count) for size, count in devices) or None
 
 
 def takes_default(desired: DesiredService) -> bool:

@@ -22,10 +22,8 @@ from program.desired.errors import SpecInvalid
 from program.desired.priorities import PRIORITIES
 from program.desired.quantities import bytes_of
 from program.desired.service import DesiredService
+from program.host_context import usable_gpu_bytes
 from program.runtimes.host_rules import Need, allowance_of
-
-_GPU_RESERVE_BYTES = 512 << 20
-"""What drivers and other programs take of each GPU, as an agent counts it (`agent.server.memory.budget`)."""
 
 
 def capacity_of(host: JsonView) -> HostCapacity:
@@ -61,9 +59,7 @@ def capacity_of(host: JsonView) -> HostCapacity:
 
 def _gpu_bytes(status: JsonView) -> int | None:
     devices = [dict(each) for each in status.get("accelerators") or () if each.get("type") != "metal"]
-    sizes = [(_whole(each.get("memory")) or 0, _whole(each.get("count")) or 1) for each in devices]
-    found = sum(max(0, size - _GPU_RESERVE_BYTES * count) for size, count in sizes)
-    return found or None
+    return usable_gpu_bytes((_whole(each.get("memory")) or 0, _whole(each.get("count")) or 1) for each in devices)
 
 
 def placement_request(desired: DesiredService, *, created: str = "") -> PlacementRequest:

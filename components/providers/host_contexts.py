@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from agent.client.port import HostClient, HostError, ProcessNotFound
+from agent.client.port import HostClient, HostError, ProcessState
 from agent.contract import FilePlan, HostFacts, HostReport, ProcessPlan
 from agent.processes.adapters import adapters_of
 from agent.server.models.plan_header import read_plan_header
@@ -25,14 +25,13 @@ from components.providers.host_transports import HostTransports
 from components.providers.marshalling import Properties, has_unknown
 from program.desired.facts import MemoryFacts
 from program.desired.model import GgufFacts
-from program.host_context import PENDING, HostRoom, longest_context
+from program.host_context import PENDING, HostRoom, longest_context, usable_gpu_bytes
 from program.runtimes.flags import number_of
 from program.runtimes.llamacpp import HOST_CONTEXT_SIZE
 from program.runtimes.llamacpp_memory import model_memory, serving_of, together
 
 _ANYWHERE = SourcePolicy(allowed_remote_hosts=("0.0.0.0/0", "::/0"), allowed_host_path_roots=("/",))
 """The author of the program names the source, and the request goes out from the author's machine."""
-_GPU_RESERVE_BYTES = 512 << 20
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 ReadHeader = Callable[[Sequence[FilePlan]], GgufFacts]
@@ -62,8 +61,8 @@ class DefaultContexts:
     transports: HostTransports
     read: ReadHeader = read_header
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _promised: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By host and key: the memory of the processes whose context was chosen in this run."""
+    _promised: dict[tuple[str, str], tuple[ProcessPlan, int]] = field(default_factory=dict)
+    """By host and key: the processes whose context was chosen in this run, with their memory in bytes."""
 
     def checked(self, news: Properties, olds: Mapping[str, Any], tell: Tell) -> Properties:
         """Return the inputs with the context in the arguments of the plan.
@@ -125,19 +124,18 @@ class DefaultContexts:
 
         def need(tokens: int) -> MemoryFacts | None:
             serving = serving_of(with_context(list(given.argv), tokens))
+            models = [each for each in (main, draft) if each is not None]
             parts = [
-                model_memory(each, serving, weights_bytes=each.weights_bytes)
-                for each in (main, draft)
-                if each is not None and each.weights_bytes
+                model_memory(each, serving, weights_bytes=each.weights_bytes) for each in models if each.weights_bytes
             ]
-            return together(parts) if parts else None
+            return together(parts) if len(parts) == len(models) else None
 
         on_gpu = serving_of(list(given.argv)).gpu_layers > 0
         tokens = longest_context(trained, need, room, on_gpu=on_gpu)
         found = need(tokens) if tokens is not None else None
         if tokens is None or found is None:
             raise Unknown("the size of its model is not known")
-        self._promised[given.host, key] = found.total_bytes
+        self._promised[given.host, key] = given, found.total_bytes
         return tokens
 
     def _draft(self, given: ProcessPlan) -> GgufFacts | None:
@@ -148,37 +146,35 @@ class DefaultContexts:
         limit = _limit_bytes(report.facts, given)
         if limit is None:
             raise Unknown("the host does not report its memory")
-        reserved = {other: 0 for (name, other) in self._promised if name == given.host}
+        reserved = {
+            other: size
+            for (name, other), (plan, size) in self._promised.items()
+            if name == given.host and not _takes_turns(plan, given)
+        }
         for other, plan in host.plan().processes.items():
-            told = report.processes.get(other)
-            shares = (
-                given.group is not None
-                and plan.group == given.group
-                and "pinned"
-                not in (
-                    plan.residency or "pinned",
-                    given.residency or "pinned",
-                )
-            )
-            if not shares:
-                reserved[other] = (told.memory_bytes if told is not None else None) or plan.memory_bytes or 0
-        used = sum(
-            max(size, self._promised.get((given.host, other), 0)) for other, size in reserved.items() if other != key
-        )
-        gpu = _gpu_bytes(report.facts)
+            if not _takes_turns(plan, given):
+                told = report.processes.get(other)
+                size = (told.memory_bytes if told is not None else None) or plan.memory_bytes or 0
+                reserved[other] = max(size, reserved.get(other, 0))
+        used = sum(size for other, size in reserved.items() if other != key)
+        devices = (each for each in report.facts.accelerators if each.type != "metal")
+        gpu = usable_gpu_bytes((each.memory_bytes or 0, each.count) for each in devices)
         return HostRoom(max(0, limit - used), None if gpu is None else max(0, gpu - min(used, gpu)))
 
     def _live(self, news: Properties) -> ProcessPlan | None:
-        try:
-            return self.transports.client_for(news).get(f"{news['namespace']}/{news['name']}").plan
-        except (HostError, ProcessNotFound):
-            return None
+        state = self._state(news)
+        return state.plan if state is not None else None
 
     def _is_ready(self, news: Properties) -> bool:
+        state = self._state(news)
+        return state is not None and state.report.ready
+
+    def _state(self, news: Properties) -> ProcessState | None:
+        """Return the process on the host; None if there is none, or the host does not answer."""
         try:
-            return self.transports.client_for(news).get(f"{news['namespace']}/{news['name']}").report.ready
-        except (HostError, ProcessNotFound):
-            return False
+            return self.transports.client_for(news).get(f"{news['namespace']}/{news['name']}")
+        except HostError:
+            return None
 
 
 def with_context(argv: list[str], tokens: int) -> list[str]:
@@ -234,10 +230,13 @@ def _limit_bytes(facts: HostFacts, given: ProcessPlan) -> int | None:
     return facts.memory_budget_bytes
 
 
-def _gpu_bytes(facts: HostFacts) -> int | None:
-    """Return the memory of separate GPUs for models; None without such GPUs."""
-    sizes = [(each.memory_bytes or 0, each.count) for each in facts.accelerators if each.type != "metal"]
-    return sum(max(0, size - _GPU_RESERVE_BYTES * count) for size, count in sizes) or None
+def _takes_turns(one: ProcessPlan, other: ProcessPlan) -> bool:
+    """Return whether two processes are never in memory at the same time."""
+    return one.group is not None and one.group == other.group and _may_leave(one) and _may_leave(other)
+
+
+def _may_leave(plan: ProcessPlan) -> bool:
+    return plan.residency not in (None, "pinned")
 
 
 def _plan_or_none(plan: Any) -> ProcessPlan | None:

@@ -132,7 +132,15 @@ def test_members_that_take_turns_do_not_count(world: World) -> None:
     world.host.run("other", 12, group="gpu", residency="onDemand")
     turns = plan(group="gpu", residency="onDemand")
     assert tokens_of(world.check(turns)) == (16_384, "16384")
+    assert tokens_of(world.check(turns, name="n")) == (16_384, "16384"), "nor does one that this run has chosen"
     assert tokens_of(World().check(plan(memory_budget_bytes=7 * GIB))) == (4096, "4096")
+
+
+def test_a_draft_alone_is_not_the_size_of_both_models(world: World) -> None:
+    draft = FilePlan(source="https://example.com/draft.gguf", cache_key="d", file_name="draft.gguf")
+    headers = [HEADER.model_copy(update={"weights_bytes": None}), HEADER]
+    world.contexts.read = lambda _: headers.pop(0)
+    assert tokens_of(world.check(plan(files={"draft": draft}))) == (2048, "pending")
 
 
 def test_a_gpu_with_its_own_memory_bounds_the_context(world: World) -> None:
