@@ -22,9 +22,10 @@ from program.desired.keys import ServiceKey
 # service and some seconds for a hundred.
 QUIET_S = 10.0
 BULK = 50
-"""From this number of services on that wait for the engine, their objects are made before anything is told about them.
-"""
+"""A bulk begins when this number of services wait for the engine, and ends when none does. In a bulk their objects are
+made before anything is told about them."""
 QUIET_IN_BULK_S = 30.0
+"""The longest time in a bulk from the request for a new service until its status reports it."""
 # A cache shows a write within milliseconds. A difference that lasts longer is real.
 CACHE_LAG_S = 3.0
 # After this many failures in a row the service is Stalled: Herdsman continues to try, and a person should look.
@@ -94,6 +95,8 @@ class EngineState:
     """The last run in this process."""
     quiet_s: float = QUIET_S
     """How long a request may take until the status reports that it is being applied."""
+    withheld: Submission | None = None
+    """The last request, if it succeeded in a bulk and the status does not report it yet."""
 
     @property
     def pending_fingerprint(self) -> str:
@@ -103,12 +106,13 @@ class EngineState:
     def quiet_for_s(self, asked: Asked | None = None, *, now: datetime) -> float:
         """Return the seconds until a service on which the engine works is reported again; 0 or less for at once.
 
-        With `asked`, only while the engine works on that request.
+        The same for a request whose success is withheld. With `asked`, only for that request.
         """
-        pending = self.pending
+        pending = self.pending or self.withheld
         if pending is None or pending.rendered is None or (asked is not None and pending.asked != asked):
             return 0.0
-        return self.quiet_s - (now - pending.at).total_seconds()
+        quiet_s = self.quiet_s if self.pending is not None else QUIET_IN_BULK_S
+        return quiet_s - (now - pending.at).total_seconds()
 
 
 class EngineRuns:
@@ -126,17 +130,38 @@ class EngineRuns:
         self._runs: dict[ServiceKey, EngineRun] = {}
         self._removals: dict[ServiceKey, int] = {}
         """Failures in a row of removals, by service."""
+        self._in_bulk = False
+        self._withheld: dict[ServiceKey, Submission] = {}
+        """The last request of services whose success is not reported yet."""
 
     def in_bulk(self) -> bool:
         """Return whether the engine has so many requests that bookkeeping should wait; see `BULK`."""
-        return self._unsettled() >= BULK
+        unsettled = self._unsettled()
+        with self._lock:
+            self._in_bulk = unsettled >= BULK or (self._in_bulk and unsettled > 0)
+            return self._in_bulk
+
+    def withhold(self, submission: Submission) -> None:
+        """Let no pass report the success of this request before the end of the bulk; see `QUIET_IN_BULK_S`."""
+        with self._lock:
+            self._withheld[submission.key] = submission
+
+    def take_withheld(self) -> tuple[ServiceKey, ...]:
+        """Return the services whose success may be reported now, each once; none in a bulk."""
+        if self.in_bulk():
+            return ()
+        with self._lock:
+            keys = tuple(self._withheld)
+            self._withheld.clear()
+        return keys
 
     def state(self, key: ServiceKey) -> EngineState:
         """Return what the engine did, and does, for a service."""
         # The newest request is read first. One that ends in between still counts as pending, and its outcome enqueues
         # the service.
         pending = self._newest(key)
-        return EngineState(pending, self._runs.get(key), QUIET_IN_BULK_S if self.in_bulk() else QUIET_S)
+        quiet_s = QUIET_IN_BULK_S if self.in_bulk() else QUIET_S
+        return EngineState(pending, self._runs.get(key), quiet_s, self._withheld.get(key))
 
     def record_outcome(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:
         """Record the outcome of a request to apply a service."""
@@ -144,6 +169,7 @@ class EngineRuns:
         with self._lock:
             before = self._runs.get(key)
             self._removals.pop(key, None)
+            self._withheld.pop(key, None)
             if error is None:
                 self._runs[key] = EngineRun(fingerprint, now)
                 return
@@ -175,6 +201,7 @@ class EngineRuns:
         """Drop the records of a deleted service."""
         with self._lock:
             self._runs.pop(key, None)
+            self._withheld.pop(key, None)
 
 
 def _retry_after_s(failures: int, error: EngineFailed) -> float:

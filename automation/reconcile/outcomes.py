@@ -59,7 +59,10 @@ class Outcomes:
         return frozenset(each.key for each in found)
 
     def record(self, submission: Submission, outcome: ServiceOutcome) -> None:
-        """Record the engine's outcome for one service, and enqueue the service."""
+        """Record the engine's outcome for one service, and enqueue the service.
+
+        In a bulk, the first status of a service that was applied comes after the objects of the others.
+        """
         key, now = submission.key, self.clock()
         if self.batcher.newest(key) is not submission:
             # The service was edited during the run. The records belong to the newer request, which still waits.
@@ -68,17 +71,22 @@ class Outcomes:
             self._record_removal(submission, outcome)
             return
         self.batcher.record(submission, outcome.error, now=now)
+        runs, report_in_s = self.batcher.runs, 0.0
         try:
             repaired = self.drift.settled(key)
             services = self.services[key.dialect]
             cr = services.get(key.namespace, key.name)
+            if outcome.error is None and cr is not None and not cr.get("status") and runs.in_bulk():
+                runs.withhold(submission)
+                report_in_s = runs.state(key).quiet_for_s(now=now)
             if cr is not None and (entry := outcome_entry(outcome, repaired)) is not None:
                 self.recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
             if cr is not None and cr["metadata"].get("generation") == submission.asked[1]:
                 self.history.record(key, cr, services.references(key), outcome, duration=now - submission.at)
         finally:
             # The pass that waited for this outcome is not repeated by a timer any more.
-            self.requeue(key, 0.0)
+            self.requeue(key, report_in_s)
+            self._report_withheld()
 
     def _record_removal(self, submission: Submission, outcome: ServiceOutcome) -> None:
         """Record the outcome of a removal or release. No watch event follows, so the key is enqueued here."""
@@ -88,3 +96,9 @@ class Outcomes:
             log.warning("Could not remove or release a service", service=str(key), error=str(outcome.error))
         # After the caches have caught up, the next pass looks for objects that the engine's state did not have.
         self.requeue(key, retry_in_s or CACHE_LAG_S)
+        self._report_withheld()
+
+    def _report_withheld(self) -> None:
+        """Enqueue the services whose success was withheld, if the bulk has ended."""
+        for key in self.batcher.runs.take_withheld():
+            self.requeue(key, 0.0)
