@@ -3,42 +3,27 @@
 Pulumi's passphrase provider derives a key with a million hash rounds in every CLI process: 0.15 to 0.2 s of CPU, a
 third of a small run. The keeper derives the key once when the loop starts. The CLI calls it over loopback by the
 protocol of HashiCorp Vault's transit engine (`hashivault://`). Herdsman puts no secret into a stack; one that appears
-is encrypted with AES-GCM. `pulumi_engine` starts and stops the keeper.
+is encrypted with a data key that the keeper wraps (`data_key_cipher`). `pulumi_engine` starts and stops the keeper.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import json
 import os
 import pathlib
 import secrets
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from agent.http_server import BodyRefused, BoundedHandler, BoundedServer, Bounds
+from automation.engine.data_key_cipher import DataKeyCipher
 
 KEY_NAME = "herdsman"
 PROVIDER_URL = f"hashivault://{KEY_NAME}"
 
-_PREFIX = "vault:v1:"
-_NONCE_BYTES = 12
 _DATA_KEY_BYTES = 32
-_SALT = b"herdsman/stack-secrets/1"
 BOUNDS = Bounds(connections=256, per_client=256, body_bytes=64 * 1024, request_s=10.0)
 """Every client is a process of the CLI on this machine, so one address may use all connections."""
-
-
-def _cipher(passphrase: str) -> AESGCM:
-    return AESGCM(hashlib.scrypt(passphrase.encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=32))
-
-
-def _unwrap(wrapped: str, cipher: AESGCM) -> bytes:
-    sealed = base64.b64decode(wrapped.removeprefix(_PREFIX), validate=True)
-    return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
 
 
 class PassphraseMissing(Exception):
@@ -78,8 +63,8 @@ class KeyKeeper:
 
     def __init__(self, passphrase: str, *, old_passphrase: str | None = None) -> None:
         """`passphrase` wraps and unwraps; the old passphrase only unwraps, for a change of the passphrase."""
-        self._cipher = _cipher(passphrase)
-        self._old = _cipher(old_passphrase) if old_passphrase else None
+        self._cipher = DataKeyCipher(passphrase)
+        self._old = DataKeyCipher(old_passphrase) if old_passphrase else None
         self._token = secrets.token_urlsafe(24)
         self._server = BoundedServer(("127.0.0.1", 0), self._handler(), name="key-keeper", bounds=BOUNDS)
         self._server.start()
@@ -96,7 +81,7 @@ class KeyKeeper:
 
     def new_data_key(self) -> str:
         """Make a data key for one stack, wrapped, in the form of `encryptedkey` in the stack's settings."""
-        wrapped = self._wrap(secrets.token_bytes(_DATA_KEY_BYTES))
+        wrapped = self._cipher.wrap(secrets.token_bytes(_DATA_KEY_BYTES))
         return base64.b64encode(wrapped.encode()).decode()
 
     def opens(self, data_key: str) -> bool:
@@ -108,32 +93,25 @@ class KeyKeeper:
         plain = self._plain(data_key, self._cipher)
         if plain is None and self._old is not None:
             plain = self._plain(data_key, self._old)
-        return base64.b64encode(self._wrap(plain).encode()).decode() if plain is not None else None
+        return base64.b64encode(self._cipher.wrap(plain).encode()).decode() if plain is not None else None
 
     def close(self) -> None:
         """Stop the server."""
         self._server.stop()
 
-    def _wrap(self, plain: bytes) -> str:
-        nonce = os.urandom(_NONCE_BYTES)
-        return _PREFIX + base64.b64encode(nonce + self._cipher.encrypt(nonce, plain, None)).decode()
-
-    def _unwrap(self, wrapped: str) -> bytes:
-        return _unwrap(wrapped, self._cipher)
-
     @staticmethod
-    def _plain(data_key: str, cipher: AESGCM) -> bytes | None:
+    def _plain(data_key: str, cipher: DataKeyCipher) -> bytes | None:
         try:
-            return _unwrap(base64.b64decode(data_key, validate=True).decode(), cipher)
-        except (ValueError, InvalidTag):
+            return cipher.unwrap(base64.b64decode(data_key, validate=True).decode())
+        except ValueError:
             return None
 
     def _answer(self, path: str, body: dict[str, str]) -> dict[str, str] | None:
         """Answer as Vault's transit engine does. None for a path that it does not serve; ValueError for bad input."""
         if path == f"/v1/transit/encrypt/{KEY_NAME}":
-            return {"ciphertext": self._wrap(base64.b64decode(body["plaintext"], validate=True))}
+            return {"ciphertext": self._cipher.wrap(base64.b64decode(body["plaintext"], validate=True))}
         if path == f"/v1/transit/decrypt/{KEY_NAME}":
-            return {"plaintext": base64.b64encode(self._unwrap(body["ciphertext"])).decode()}
+            return {"plaintext": base64.b64encode(self._cipher.unwrap(body["ciphertext"])).decode()}
         return None
 
     def _handler(self) -> type[BoundedHandler]:
@@ -149,7 +127,7 @@ class KeyKeeper:
                 except BodyRefused as error:
                     self._reply(error.status, {"errors": [str(error)]})
                     return
-                except (ValueError, KeyError, TypeError, InvalidTag):
+                except (ValueError, KeyError, TypeError):
                     self._reply(400, {"errors": ["the key does not fit: this state has another passphrase"]})
                     return
                 if data is None:

@@ -14,6 +14,8 @@ from automation.engine.key_keeper import KeyKeeper, ensure_passphrase
 
 pytestmark = pytest.mark.slow
 
+WRAPPED_BY_AES = "vault:v1:hBtup1SbkKWDUAsuhWez3/KiENevFkxi9Xs7P1rIAd3vp8JcxnLEy8xIm+TsiwLPb3yd/eovv2ZRua0/"
+"""PLAIN as a development version wrapped it, with the passphrase `correct horse`."""
 PLAIN = base64.b64encode(b"a data key of thirty-two bytes..").decode()
 
 
@@ -49,6 +51,29 @@ def test_what_is_wrapped_can_be_unwrapped_with_the_same_passphrase_only(keeper: 
         other.close()
 
 
+@pytest.mark.parametrize(("passphrase", "expected"), [("correct horse", 200), ("battery staple", 400)])
+def test_what_development_versions_wrapped_is_unwrapped(passphrase: str, expected: int) -> None:
+    keeper = KeyKeeper(passphrase)
+    status, answer = ask(keeper, "/v1/transit/decrypt/herdsman", {"ciphertext": WRAPPED_BY_AES})
+    keeper.close()
+    assert status == expected
+    assert (answer.get("data") == {"plaintext": PLAIN}) is (expected == 200)
+
+
+def test_a_changed_passphrase_wraps_old_keys_again() -> None:
+    before = KeyKeeper("battery staple")
+    key = before.new_data_key()
+    before.close()
+    after = KeyKeeper("correct horse", old_passphrase="battery staple")
+    old_key = base64.b64encode(WRAPPED_BY_AES.encode()).decode()
+    for each in (key, old_key):
+        again = after.rewrapped(each)
+        assert again is not None and after.opens(again)
+        assert base64.b64decode(again).startswith(b"vault:v2:")
+    assert not after.opens(key) and after.opens(old_key)
+    after.close()
+
+
 def test_a_new_data_key_is_one_that_the_keeper_opens_and_no_two_are_alike(keeper: KeyKeeper) -> None:
     one, other = keeper.new_data_key(), keeper.new_data_key()
     assert one != other
@@ -70,6 +95,7 @@ def test_without_the_token_nothing_is_answered(keeper: KeyKeeper, token: str) ->
     ("path", "body", "status"),
     [
         ("/v1/transit/decrypt/herdsman", {"ciphertext": "vault:v1:AAAA"}, 400),
+        ("/v1/transit/decrypt/herdsman", {"ciphertext": "vault:v2:AAAA"}, 400),
         ("/v1/transit/decrypt/herdsman", {"ciphertext": "not base64 !"}, 400),
         ("/v1/transit/decrypt/herdsman", {}, 400),
         ("/v1/transit/decrypt/herdsman", b"{", 400),

@@ -45,6 +45,11 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], ProcessRecord]]:
 def foreign() -> Iterator[subprocess.Popen[bytes]]:
     """A foreign process, whose process ID may be in an old record."""
     process = subprocess.Popen([sys.executable, "-c", PATIENT])
+    # A program that was started a moment ago may have no arguments yet.
+    deadline = time.monotonic() + 10
+    while not psutil.Process(process.pid).cmdline():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
     yield process
     process.kill()
     process.wait()
