@@ -136,10 +136,24 @@ class KubeClient(RestClient):
         return answer
 
     def create(
-        self, kind: Kind, namespace: str | None, obj: Json, *, dry_run: bool = False, field_manager: str | None = None
+        self,
+        kind: Kind,
+        namespace: str | None,
+        obj: Json,
+        *,
+        dry_run: bool = False,
+        field_manager: str | None = None,
+        strict: bool = False,
     ) -> Json:
-        """Create an object and return it as stored. Raises AlreadyExists, Invalid."""
-        query = {"dryRun": "All" if dry_run else None, "fieldManager": field_manager}
+        """Create an object and return it as stored. With `strict`, unknown fields are refused and not dropped.
+
+        Raises AlreadyExists, Invalid; BadRequest for unknown fields.
+        """
+        query = {
+            "dryRun": "All" if dry_run else None,
+            "fieldManager": field_manager,
+            "fieldValidation": "Strict" if strict else None,
+        }
         return self.request("POST", kind.path(namespace), query=query, body=obj)
 
     def replace(self, kind: Kind, namespace: str | None, obj: Json, *, subresource: str | None = None) -> Json:

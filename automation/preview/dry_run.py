@@ -14,6 +14,7 @@ from typing import Any
 
 from automation.preview import comparing
 from automation.preview.changes import ObjectChange
+from automation.preview.dry_creation import dry_run_creation
 from components import naming
 from components.providers import kubernetes_objects as objects
 from components.providers.kubernetes_applied import as_applied
@@ -32,8 +33,6 @@ from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 
-_ABSENT_VERSION = "1"
-"""A resourceVersion from before the first object was written: the API server refuses it if the object exists."""
 _REPLICAS = ("spec", "replicas")
 _MAX_ROUNDS = 3
 
@@ -93,9 +92,8 @@ def _attempt_once(
     if live is not None and live["metadata"].get("deletionTimestamp"):
         return DryRun(comparing.created(each, shared=shared), live)  # it will be gone by then
     if live is None:
-        claim = objects.with_metadata(wanted, resourceVersion=_ABSENT_VERSION)
         try:
-            after = client.apply(kind, namespace, claim, field_manager=naming.FIELD_MANAGER, dry_run=True)
+            after = dry_run_creation(client, kind, namespace, wanted)
         except NotFound as error:
             if not role_is_late(error, wanted):
                 raise
