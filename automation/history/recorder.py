@@ -2,6 +2,10 @@
 
 A thread writes the revisions, so that no pass waits. A revision that cannot be written is tried again at the service's
 next outcome. A new service and each change cost one request; the first change after a restart costs a list as well.
+
+A loop that is killed may have applied a service without a revision. The next loop reads which services have one, and
+records the others when a pass finds that they are applied. So the first revisions of many new services may be written
+after their objects (ADR 59).
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from automation.engine.port import ServiceOutcome
 from automation.history import revision
 from automation.history.revision import Outcome
 from automation.history.upgrade import prune, renew
+from automation.workqueue.precedence import Precedence
 from components.rendered import fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -39,6 +44,8 @@ RENEW_AGAIN_S = 60.0
 """Seconds after a failure until the renewal of old revisions continues."""
 MOST = 10_000
 """Versions that may wait to be written."""
+FOUND = "Found applied, without a revision"
+"""What is recorded as the changes of a version that an earlier loop applied."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,14 @@ class _Entry:
     cr: Json
     models: tuple[Json, ...]
     outcome: Outcome
+    asked_s: float
+    """When it was recorded, by the monotonic clock."""
+    is_first: bool
+    """Whether a loop that is started later would record it too."""
+
+    @property
+    def owner(self) -> str:
+        return str(self.cr["metadata"]["uid"])
 
 
 @dataclass(frozen=True)
@@ -69,11 +84,18 @@ class RevisionRecorder:
     """Remembers the newest revision of each service that changed while this loop runs. Thread-safe."""
 
     def __init__(
-        self, client: KubeClient, *, kept: int = KEPT, on_dropped: Callable[[], None] = lambda: None, most: int = MOST
+        self,
+        client: KubeClient,
+        *,
+        kept: int = KEPT,
+        on_dropped: Callable[[], None] = lambda: None,
+        most: int = MOST,
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
         """`kept` revisions of each service stay; 0 writes none.
 
-        `on_dropped` is called for each version that is not recorded because `most` others wait to be written.
+        `on_dropped` is called for each version that is not recorded because `most` others wait to be written. First
+        versions wait while `is_busy` returns True, but not while a later version waits.
         """
         self._client = client
         self._kept = kept
@@ -82,6 +104,16 @@ class RevisionRecorder:
         self._pruned: set[ServiceKey] = set()
         """Services of which this loop has removed the revisions that an earlier, higher limit left."""
         self._queue: queue.Queue[_Entry | _Renewal | None] = queue.Queue(most)
+        self._lock = threading.Lock()
+        self._has_listed = False
+        """Whether the revisions that earlier loops wrote were read."""
+        self._owners: set[str] = set()
+        """The uids of the custom resources with a revision, also with one that waits to be written."""
+        self._unsure: dict[ServiceKey, _Entry] = {}
+        """Applied versions that were found before the revisions were read."""
+        self._urgent = 0
+        """The number of waiting versions that only this loop can record."""
+        self._precedence = Precedence(lambda: is_busy() and not self._urgent)
         self._last: dict[ServiceKey, _Last] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="revisions", daemon=True)
@@ -105,7 +137,22 @@ class RevisionRecorder:
         changes = describe_changes(outcome.changes)
         if self._kept and (changes or outcome.error is not None):
             result = Outcome(changes, outcome.error.message if outcome.error is not None else "", duration)
-            self._put(_Entry(key, cr, tuple(models), result))
+            with self._lock:
+                is_new = self._has_listed and cr["metadata"]["uid"] not in self._owners
+                self._owners.add(cr["metadata"]["uid"])
+            self._put(key, cr, models, result, is_first=is_new and outcome.error is None)
+
+    def record_applied(self, key: ServiceKey, cr: Json, models: Callable[[], Iterable[Json]]) -> None:
+        """Record the version of a service whose objects exist, if it has no revision. Returns at once."""
+        if not self._kept or cr["metadata"]["uid"] in self._owners:
+            return
+        found = Outcome(FOUND, "", timedelta(0))
+        with self._lock:
+            if not self._has_listed:
+                self._unsure[key] = _Entry(key, cr, tuple(models()), found, self._precedence.now(), is_first=True)
+                return
+            self._owners.add(cr["metadata"]["uid"])
+        self._put(key, cr, models(), found, is_first=True)
 
     def record_resource(self, cr: Json, *, changes: str, error: str) -> None:
         """Record a version of a ModelRouter, ModelPool or LoRAAdapter, and why it is not used; empty if it is.
@@ -113,13 +160,20 @@ class RevisionRecorder:
         Returns at once. Does nothing for a version that is recorded already.
         """
         if self._kept:
-            self._put(_Entry(key_of(cr), cr, (), Outcome(changes, error, timedelta(0))))
+            self._put(key_of(cr), cr, (), Outcome(changes, error, timedelta(0)), is_first=False)
 
-    def _put(self, entry: _Entry) -> None:
+    def _put(self, key: ServiceKey, cr: Json, models: Iterable[Json], outcome: Outcome, *, is_first: bool) -> None:
+        self._put_entry(_Entry(key, cr, tuple(models), outcome, self._precedence.now(), is_first))
+
+    def _put_entry(self, entry: _Entry) -> None:
+        with self._lock:
+            self._urgent += not entry.is_first
         try:
             self._queue.put_nowait(entry)
             self._dropping = False
         except queue.Full:
+            with self._lock:
+                self._urgent -= not entry.is_first
             self._on_dropped()
             if not self._dropping:
                 log.warning("Recorded no revision, because too many are waiting to be written", service=str(entry.key))
@@ -127,12 +181,17 @@ class RevisionRecorder:
 
     def drop_service(self, key: ServiceKey) -> None:
         """Drop the records of a deleted service. The garbage collector deletes its revisions."""
-        self._last.pop(key, None)
+        last = self._last.pop(key, None)
+        with self._lock:
+            self._unsure.pop(key, None)
+            if last is not None:
+                self._owners.discard(last.owner)
         self._pruned.discard(key)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Write what is left, for at most `timeout_s` seconds."""
         self._stopped.set()
+        self._precedence.end()
         with suppress(queue.Full):
             self._queue.put_nowait(None)
         self._thread.join(timeout_s)
@@ -142,6 +201,8 @@ class RevisionRecorder:
             if isinstance(entry, _Renewal):
                 self._renew(entry)
                 continue
+            if entry.is_first:
+                self._precedence.give_way(entry.asked_s)
             try:
                 self._write(entry)
             except KubeError as error:
@@ -150,11 +211,16 @@ class RevisionRecorder:
             except Exception:
                 self._last.pop(entry.key, None)
                 log.exception("Could not record a revision because of a defect of Herdsman", service=str(entry.key))
+            finally:
+                with self._lock:
+                    self._urgent -= not entry.is_first
 
     def _renew(self, asked: _Renewal) -> None:
         try:
-            if removed := prune(self._client, kept=self._kept, namespaces=asked.namespaces, has=asked.has):
-                log.info("Removed revisions beyond the limit", removed=removed, limit=self._kept)
+            pruned = prune(self._client, kept=self._kept, namespaces=asked.namespaces, has=asked.has)
+            if pruned.deleted:
+                log.info("Removed revisions beyond the limit", removed=pruned.deleted, limit=self._kept)
+            self._note_owners(pruned.owners)
             count = renew(self._client, namespaces=asked.namespaces, has=asked.has, pause=self._stopped.wait)
         except KubeError as error:
             log.warning(
@@ -171,6 +237,17 @@ class RevisionRecorder:
         else:
             if count:
                 log.info("Rewrote the revisions that another version of Herdsman wrote", count=count)
+
+    def _note_owners(self, owners: frozenset[str]) -> None:
+        """Take in which services have a revision, and record those that were found applied without one."""
+        with self._lock:
+            self._owners |= owners
+            self._has_listed = True
+            unsure = [each for each in self._unsure.values() if each.owner not in self._owners]
+            self._unsure.clear()
+            self._owners.update(each.owner for each in unsure)
+        for each in unsure:
+            self._put_entry(each)
 
     def _write(self, entry: _Entry) -> None:
         data = revision.data_of(entry.cr, entry.models)

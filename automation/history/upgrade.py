@@ -14,6 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
@@ -36,12 +37,22 @@ _NUMBER = re.compile(r"-v(\d+)(\.[a-z-]+)?$", re.ASCII)
 _KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences", "finalizers")
 
 
-def prune(client: KubeClient, *, kept: int, namespaces: tuple[str, ...], has: Callable[[str], bool]) -> int:
-    """Keep the newest `kept` revisions of each service, and return how many were deleted. Raises KubeError.
+@dataclass(frozen=True)
+class Pruned:
+    """What `prune` deleted and found."""
+
+    deleted: int
+    """The number of deleted revisions."""
+    owners: frozenset[str]
+    """The uids of the custom resources that have a revision, or had one before."""
+
+
+def prune(client: KubeClient, *, kept: int, namespaces: tuple[str, ...], has: Callable[[str], bool]) -> Pruned:
+    """Keep the newest `kept` revisions of each service. Raises KubeError.
 
     Only revisions in `namespaces` (none: in all) whose namespace `has` accepts are deleted.
     """
-    deleted = 0
+    deleted, owners = 0, set[str]()
     for namespace in namespaces or (None,):
         for dialect in (*DIALECTS, *REFERRERS):
             by_owner: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
@@ -52,12 +63,13 @@ def prune(client: KubeClient, *, kept: int, namespaces: tuple[str, ...], has: Ca
                 recorded = revision.ANNOTATION_RESULT in (metadata.get("annotations") or {})
                 if number and owner and recorded and has(metadata["namespace"]):
                     by_owner[(metadata["namespace"], owner)].append((int(number[1]), metadata["name"]))
+            owners.update(uid for _, uid in by_owner)
             for (at, _), found in by_owner.items():
                 for _, name in sorted(found, reverse=True)[kept:]:
                     with suppress(NotFound):
                         client.delete(kinds.CONTROLLER_REVISIONS, at, name)
                     deleted += 1
-    return deleted
+    return Pruned(deleted, frozenset(owners))
 
 
 def renew(

@@ -1,10 +1,14 @@
-"""Computes the status of a service, writes it if it differs from the current one, and records Events."""
+"""Computes the status of a service, writes it if it differs from the current one, and records Events.
+
+An applied version that an earlier loop did not record gets its revision here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 import structlog
 
@@ -12,6 +16,7 @@ from automation.approval.approval import Approval
 from automation.drift.drift_watch import DriftWatch
 from automation.engine.batches import Batcher
 from automation.engine.runs import EngineState, problem_of_run, refused_by
+from automation.history.recorder import RevisionRecorder
 from automation.hosts.registry import HostRegistry
 from automation.reconcile.act import Acted
 from automation.reconcile.desire import Desired
@@ -59,6 +64,7 @@ class Reporter:
     approval: Approval
     checks: Checks
     recorder: EventRecorder
+    history: RevisionRecorder
     recheck: Callable[[ServiceKey, float], None]
     """Enqueue a service after some seconds if the engine still works on it then."""
 
@@ -71,6 +77,8 @@ class Reporter:
         if is_quiet and facts.problem is None and not facts.rollout.timed_out:
             self.recheck(key, engine.quiet_s)
             return
+        if found.complete and found.review.rendered is not None and found.review.rendered.objects:
+            self.history.record_applied(key, cr, partial(self.services[key.dialect].references, key))
         self._write(key, cr, found.desired.service, facts, now=found.now)
 
     def _facts(self, found: Pass, engine: EngineState) -> ServiceFacts:

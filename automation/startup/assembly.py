@@ -205,7 +205,9 @@ def assemble(
     stack.callback(policies.register(metrics.registry))
     of_resources = ResourcePolicies(policies, namespace_labels=cluster.namespace_labels)
     of_resources.on_change.append(lambda: services_with_adapters(cluster, services.add_after))
-    history = RevisionRecorder(client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc)
+    history = RevisionRecorder(
+        client, kept=settings.revision_history_limit, on_dropped=metrics.revisions_dropped.inc, is_busy=in_bulk
+    )
     stack.callback(history.stop)
     past_versions = ResourceHistory(history)
     versions = ResourceVersions(

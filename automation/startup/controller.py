@@ -142,7 +142,9 @@ def make_controller(
         checks=checks,
         reviewer=Reviewer(cluster, checks, approval, drift),
         actor=actor,
-        reporter=Reporter(services, statuses, cluster.registry, batcher, drift, approval, checks, recorder, recheck),
+        reporter=Reporter(
+            services, statuses, cluster.registry, batcher, drift, approval, checks, recorder, history, recheck
+        ),
         remover=remover,
         release=release,
         requeue=requeue,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from automation.engine.port import EngineFailed, ServiceOutcome
-from automation.history.recorder import RevisionRecorder
+from automation.engine.port import Change, EngineFailed, ServiceOutcome
+from automation.history.recorder import FOUND, RevisionRecorder
+from automation.history.revision import ANNOTATION_CHANGES
 from automation.history.upgrade import prune
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -77,7 +79,7 @@ def test_services_that_do_not_change_are_pruned_as_well(client: KubeClient, name
         kinds.CONTROLLER_REVISIONS, namespace, {**foreign, "metadata": {**foreign["metadata"], "name": "a-v9"}}
     )
     after = RevisionRecorder(client, kept=kept)
-    assert prune(client, kept=kept, namespaces=(namespace,), has=lambda _: False) == 0, "another loop's"
+    assert prune(client, kept=kept, namespaces=(namespace,), has=lambda _: False).deleted == 0, "another loop's"
     after.renew(namespaces=(namespace,), has=lambda at: at == namespace)
     left = ["one-v3", "one-v4", "two-v3", "two-v4"] if kept else []
     eventually(lambda: names(client, namespace) == ["a-v9", *left], what="those beyond the limit to go")
@@ -99,3 +101,67 @@ def test_a_version_that_finds_no_room_is_counted(client: KubeClient, namespace: 
     let_go.set()
     eventually(lambda: len(names(client, namespace)) >= 2, what="the revisions that the queue had taken")
     recorder.stop()
+
+
+def applied(key: ServiceKey) -> ServiceOutcome:
+    change = Change("urn", "Deployment", key.name, "create")
+    return ServiceOutcome(key, ok=True, changes=(change,))
+
+
+def key_of(cr: Json) -> ServiceKey:
+    return ServiceKey("llmkube", cr["metadata"]["namespace"], cr["metadata"]["name"])
+
+
+def changes(client: KubeClient, namespace: str) -> dict[str, str]:
+    return {
+        obj["metadata"]["name"]: obj["metadata"]["annotations"][ANNOTATION_CHANGES]
+        for obj in client.list(kinds.CONTROLLER_REVISIONS, namespace)["items"]
+    }
+
+
+def test_a_version_that_a_killed_loop_did_not_record_is_recorded_by_the_next(
+    client: KubeClient, namespace: str
+) -> None:
+    recorded, unrecorded, later = (service(client, namespace, name) for name in ("recorded", "unrecorded", "later"))
+    before = RevisionRecorder(client)
+    before.record(key_of(recorded), recorded, (), applied(key_of(recorded)), duration=timedelta(seconds=1))
+    eventually(lambda: len(names(client, namespace)) == 1, what="one revision")
+    before.stop()
+    after = RevisionRecorder(client)
+    for cr in (recorded, unrecorded):
+        after.record_applied(key_of(cr), cr, tuple)
+    after.renew(namespaces=(namespace,))
+    eventually(lambda: len(names(client, namespace)) == 2, what="the missing revision")
+    for cr in (recorded, unrecorded, later, later):
+        after.record_applied(key_of(cr), cr, tuple)
+    after.stop()
+    found = changes(client, namespace)
+    assert found == {"recorded-v1": "Created Deployment recorded", "unrecorded-v1": FOUND, "later-v1": FOUND}
+
+
+def test_first_versions_wait_for_a_bulk_and_later_ones_do_not(client: KubeClient, namespace: str) -> None:
+    new, edited = (service(client, namespace, name) for name in ("new", "edited"))
+    busy = threading.Event()
+    recorder = RevisionRecorder(client, is_busy=busy.is_set)
+    recorder.renew(namespaces=(namespace,))
+    eventually(lambda: recorder._has_listed, what="the revisions to be read")
+    recorder.record(key_of(edited), edited, (), applied(key_of(edited)), duration=timedelta(seconds=1))
+    eventually(lambda: names(client, namespace) == ["edited-v1"], what="a revision without a bulk")
+    busy.set()
+    recorder.record(key_of(new), new, (), applied(key_of(new)), duration=timedelta(seconds=1))
+    time.sleep(0.5)
+    assert names(client, namespace) == ["edited-v1"]
+    edited = edit(client, namespace, "edited", contextSize=2048)
+    recorder.record(key_of(edited), edited, (), applied(key_of(edited)), duration=timedelta(seconds=1))
+    eventually(lambda: names(client, namespace) == ["edited-v1", "edited-v2", "new-v1"], what="the edit's revision")
+    recorder.stop()
+
+
+def test_what_waits_for_a_bulk_is_written_when_the_loop_ends(client: KubeClient, namespace: str) -> None:
+    cr = service(client, namespace)
+    recorder = RevisionRecorder(client, is_busy=lambda: True)
+    recorder.renew(namespaces=(namespace,))
+    eventually(lambda: recorder._has_listed, what="the revisions to be read")
+    recorder.record(key_of(cr), cr, (), applied(key_of(cr)), duration=timedelta(seconds=1))
+    recorder.stop()
+    assert names(client, namespace) == ["svc-v1"]

@@ -283,6 +283,12 @@ class Stage:
         ):
             for obj in self.client.list(kind, namespace)["items"]:
                 found[f"{kind.kind}/{obj['metadata']['name']}"] = _lasting(obj, namespace)
+        revisions = self.client.list(kinds.CONTROLLER_REVISIONS, namespace)["items"]
+        owners = {owner["uid"] for each in revisions for owner in each["metadata"].get("ownerReferences") or ()}
+        services = self.client.list(kinds.INFERENCE_SERVICES, namespace)["items"]
+        found["services with a revision"] = [
+            each["metadata"]["name"] for each in services if each["metadata"]["uid"] in owners
+        ]
         return found
 
 
