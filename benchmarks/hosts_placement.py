@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.server.cluster.host_lease import lease_name
-from automation.cache import trim
+from automation.cache import trim_hosts
 from automation.hosts.registry import HostRegistry
 from automation.settings import SYSTEM_NAMESPACE
 from benchmarks.host_start import HEALTH_PORT, install
@@ -132,10 +132,10 @@ def in_process(hosts: int, services: int) -> dict[str, float]:
     told: list[ServiceKey] = []
     registry = HostRegistry(enqueue=told.append, later=lambda _, __: None)
     began = time.thread_time()
-    known = [trim.host(host_of(number)) for number in range(hosts)]
+    known = [trim_hosts.host(host_of(number)) for number in range(hosts)]
     for number, host in enumerate(known):
         registry.host_changed(None, host)
-        registry.lease_changed(None, trim.lease(lease_of(number)))
+        registry.lease_changed(None, trim_hosts.lease(lease_of(number)))
     result = {"take in hosts (CPU s)": time.thread_time() - began}
 
     models = [model_for(size, accelerator) for size in (1, 2, 4, 8) for accelerator in ("metal", "cpu")]
@@ -159,7 +159,7 @@ def in_process(hosts: int, services: int) -> dict[str, float]:
     result["look again at all (CPU s)"] = time.thread_time() - began
 
     began = time.thread_time()
-    beats = [(trim.lease(lease_of(number)), trim.lease(lease_of(number))) for number in range(hosts)]
+    beats = [(trim_hosts.lease(lease_of(number)), trim_hosts.lease(lease_of(number))) for number in range(hosts)]
     for before, after in beats:
         registry.lease_changed(before, after)
     result["heartbeats of all (CPU s)"] = time.thread_time() - began
@@ -174,8 +174,8 @@ def in_process(hosts: int, services: int) -> dict[str, float]:
     large = host_of(0) | {"metadata": {"name": "large", "labels": {"zone": "z0"}}}
     large["status"]["allocatable"]["memory"] = 2500 * GIB
     began = time.thread_time()
-    registry.host_changed(None, trim.host(large))
-    registry.lease_changed(None, {**trim.lease(lease_of(0)), "host": "large"})
+    registry.host_changed(None, trim_hosts.host(large))
+    registry.lease_changed(None, {**trim_hosts.lease(lease_of(0)), "host": "large"})
     result["a host appears (CPU s)"] = time.thread_time() - began
     result["woken by it"] = len(told)
     assert all(reserved <= (host.memory_bytes or 0) for host, _, reserved, _ in registry.allocations.hosts())

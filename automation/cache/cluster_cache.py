@@ -14,7 +14,7 @@ from automation.admission.quota import Denial, QuotaName, quota_of
 from automation.admission.quota_ledger import QuotaLedger
 from automation.admission.scheduling import Scheduling
 from automation.adoption import ownership
-from automation.cache import trim
+from automation.cache import trim, trim_hosts
 from automation.cache.optional_apis import CHECK_EVERY_S, OptionalApis
 from automation.cache.service_cache import ServiceCache, asks_for_work
 from automation.cache.service_index import models_of
@@ -94,7 +94,7 @@ class ClusterCache:
             if name != LLMKUBE:
                 cache.on_change = functools.partial(self._other_changed, cache)
         self.host_processes = informer(
-            kinds.HOST_PROCESSES, trim.host_process, self._process_changed, label_selector=naming.LABEL_SERVICE
+            kinds.HOST_PROCESSES, trim_hosts.host_process, self._process_changed, label_selector=naming.LABEL_SERVICE
         )
         self.claims = informer(kinds.CLAIMS, trim.claim, self._claim_changed)
         self.nodes = informer(kinds.NODES, trim.node, self._node_changed, namespaces=None)
@@ -104,13 +104,13 @@ class ClusterCache:
         self.namespaces = informer(kinds.NAMESPACES, trim.namespace, self._namespace_changed, namespaces=None)
         self.endpoint_slices = informer(
             kinds.ENDPOINT_SLICES,
-            trim.endpoint_slice,
+            trim_hosts.endpoint_slice,
             self._slice_changed,
             label_selector="llmkube.ai/managed-by=metal-agent",
         )
         self.host_leases = informer(
             kinds.LEASES,
-            trim.lease,
+            trim_hosts.lease,
             self.registry.lease_changed,
             namespaces=(SYSTEM_NAMESPACE,),
             label_selector=naming.LABEL_HOST,
@@ -137,7 +137,7 @@ class ClusterCache:
             ),
             kinds.MODEL_POOLS: functools.partial(informer, kinds.MODEL_POOLS, trim.custom_resource, self._pool_changed),
             kinds.HOSTS: functools.partial(
-                informer, kinds.HOSTS, trim.host, self.registry.host_changed, namespaces=None
+                informer, kinds.HOSTS, trim_hosts.host, self.registry.host_changed, namespaces=None
             ),
         }
         self.optional = OptionalApis(

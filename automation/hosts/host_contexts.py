@@ -23,7 +23,7 @@ RoomOf = Callable[[int, str], HostRoom | None]
 def with_contexts(desired: DesiredService, processes: Mapping[int, Json], room: RoomOf) -> DesiredService:
     """Return the service with the context of each placed replica. Other engines and set contexts stay as they are.
 
-    `processes` are the HostProcesses of the service by replica, in the form of `trim.host_process`.
+    `processes` are the HostProcesses of the service by replica, in the form of `trim_hosts.host_process`.
     """
     hosting = desired.host_placement
     if hosting is None or not takes_default(desired):
@@ -98,7 +98,7 @@ def _kept(desired: DesiredService, host: str, live: Json | None) -> HostContext 
 
 
 def _model_sources(desired: DesiredService) -> tuple[str, ...]:
-    """Return the addresses of the model's files, as `trim.model_sources_of_plan` finds them in a live process."""
+    """Return the addresses of the model's files, as `trim_hosts.model_sources_of_plan` finds them in a live process."""
     try:
         found = host_files(desired.model_copy(update={"adapters": ()}))
     except SpecInvalid:
@@ -107,6 +107,6 @@ def _model_sources(desired: DesiredService) -> tuple[str, ...]:
 
 
 def waits_for_memory(live: Json | None) -> bool:
-    """Return whether a process, in the form of `trim.host_process`, was refused because memory is lacking."""
+    """Return whether a process, in the form of `trim_hosts.host_process`, was refused because memory is lacking."""
     status = (live or {}).get("status") or {}
     return status.get("reason") == ProcessReason.INSUFFICIENT_MEMORY and not status.get("ready")

@@ -39,7 +39,7 @@ class Liveness:
         """Called after a host came back or was lost. Must not block."""
 
     def seen(self, host: str, lease: Json | None) -> None:
-        """Process a host's Lease in the form of `trim.lease`; None means that it was deleted.
+        """Process a host's Lease in the form of `trim_hosts.lease`; None means that it was deleted.
 
         A Lease without a holder makes the host lost immediately, because its agent has stopped. A fenced host stays
         lost until its agent removes the fence.

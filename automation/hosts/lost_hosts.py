@@ -20,7 +20,7 @@ import structlog
 
 from agent.contract import ANNOTATION_FENCED
 from agent.server.cluster.host_lease import lease_name
-from automation.cache import trim
+from automation.cache import trim_hosts
 from automation.hosts import registration
 from automation.hosts.liveness import Liveness
 from automation.settings import SYSTEM_NAMESPACE
@@ -163,7 +163,7 @@ class LostHosts:
         active: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`leases` and `slices` cache the forms of `trim.lease` and `trim.endpoint_slice`.
+        """`leases` and `slices` cache the forms of `trim_hosts.lease` and `trim_hosts.endpoint_slice`.
 
         `active`: this loop still leads.
         """
@@ -288,7 +288,7 @@ class LostHosts:
             self._liveness.restart(host)
             return
         # This Lease may be newer than the one from the watch.
-        self._liveness.seen(host, trim.lease(lease))
+        self._liveness.seen(host, trim_hosts.lease(lease))
         if host in self._liveness.silent() and self._fence(host, lease):
             for each in endpoints:
                 self._remove_endpoint(each, host)

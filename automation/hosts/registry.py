@@ -72,7 +72,7 @@ class HostRegistry:
     # --- watched changes ------------------------------------------------------------------------------------------
 
     def lease_changed(self, old: Json | None, new: Json | None) -> None:
-        """Process a change of a host's Lease, in the form of `trim.lease`."""
+        """Process a change of a host's Lease, in the form of `trim_hosts.lease`."""
         name = str((new or old or {})["host"])
         if not name:
             return
@@ -85,7 +85,7 @@ class HostRegistry:
             self._enqueue_all(self.allocations.placed_on(name))
 
     def host_changed(self, old: Json | None, new: Json | None) -> None:
-        """Process a change of a Host object, in the form of `trim.host`."""
+        """Process a change of a Host object, in the form of `trim_hosts.host`."""
         before, after = (each["capacity"] if each is not None else None for each in (old, new))
         if before == after:
             return
@@ -104,7 +104,7 @@ class HostRegistry:
         self._enqueue_all(self.allocations.services_in_namespace(namespace))
 
     def process_changed(self, key: ServiceKey, new: Json | None, *, replica: int) -> None:
-        """Process a change of a HostProcess, in the form of `trim.host_process`; None means that it was deleted."""
+        """Process a change of a HostProcess, in the form of `trim_hosts.host_process`; None: it was deleted."""
         if new is None:
             self.allocations.remove_replica(key, replica)
             return
@@ -176,7 +176,7 @@ class HostRegistry:
     ) -> DesiredService:
         """Return the service with the context of each replica, if the service sets none (`host_contexts`).
 
-        `processes` are its HostProcesses by replica, in the form of `trim.host_process`.
+        `processes` are its HostProcesses by replica, in the form of `trim_hosts.host_process`.
         """
         if proposal is None:
             return desired

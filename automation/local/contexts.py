@@ -18,7 +18,7 @@ from agent.server.models.plan_header import read_plan_header
 from agent.server.models.source_access import SourceAccess
 from agent.sources.errors import FileError
 from agent.sources.source_policy import SourcePolicy
-from automation.cache.trim import context_of_plan, model_sources_of_plan
+from automation.cache.trim_hosts import context_of_plan, model_sources_of_plan
 from automation.hosts.host_account import HostAccount, Reservation
 from automation.hosts.host_contexts import memory_at_context, waits_for_memory, with_contexts
 from automation.hosts.parse import capacity_of, placement_request
@@ -117,7 +117,7 @@ class _Choosing:
         return replace(service, desired=made, rendered=render(made, RenderOptions())), context
 
     def _live(self, process: str, recorded: str | None) -> dict[int, Json]:
-        """Return the process that has a plan, in the form of `trim.host_process`."""
+        """Return the process that has a plan, in the form of `trim_hosts.host_process`."""
         plan, report = self._plans.get(process), self._reports.get(process)
         if plan is None:
             return {}

@@ -240,7 +240,7 @@ class Live:
         return self._registry
 
     def processes(self, key: ServiceKey) -> Mapping[int, Json]:
-        """Return the HostProcesses of a service by replica, in the form of `trim.host_process`."""
+        """Return the HostProcesses of a service by replica, in the form of `trim_hosts.host_process`."""
         self.registry()
         return self._processes.get(key, {})
 
@@ -286,22 +286,22 @@ class Live:
             return  # its CRD is not there
 
     def _read_hosts(self) -> HostRegistry:
-        from automation.cache import trim
+        from automation.cache import trim_hosts
         from automation.hosts.registry import HostRegistry
         from components.naming import SYSTEM_NAMESPACE
 
         registry = HostRegistry(later=lambda _delay_s, _call: None)
         registry.allocations.namespace_labels = self.namespace_labels
         for lease in self._all(kinds.LEASES, SYSTEM_NAMESPACE, naming.LABEL_HOST):
-            registry.lease_changed(None, trim.lease(lease))
+            registry.lease_changed(None, trim_hosts.lease(lease))
         try:
             for host in self._list(kinds.HOSTS, None):
-                registry.host_changed(None, trim.host(host))
+                registry.host_changed(None, trim_hosts.host(host))
         except (NotFound, Forbidden):
             registry.hosts_served = lambda: False
         for process in self._all(kinds.HOST_PROCESSES, None, naming.LABEL_SERVICE):
             if (key := service_of(process)) is not None:
-                kept = trim.host_process(process)
+                kept = trim_hosts.host_process(process)
                 registry.process_changed(key, kept, replica=kept["spec"]["replica"])
                 self._processes.setdefault(key, {})[kept["spec"]["replica"]] = kept
         return registry

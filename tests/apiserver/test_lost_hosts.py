@@ -19,7 +19,7 @@ import pytest
 
 from agent.contract import ANNOTATION_FENCED
 from agent.server.cluster.host_lease import HostLease, lease_name, lease_object
-from automation.cache import trim
+from automation.cache import trim_hosts
 from automation.hosts.liveness import Liveness
 from automation.hosts.lost_hosts import HostConditions, LostHosts, ready_of
 from automation.settings import SYSTEM_NAMESPACE
@@ -65,10 +65,12 @@ class Judge:
             kinds.LEASES,
             namespaces=[SYSTEM_NAMESPACE],
             label_selector="herdsman.dev/host",
-            transform=trim.lease,
+            transform=trim_hosts.lease,
             on_change=seen,
         )
-        self._slices = Informer(client, kinds.ENDPOINT_SLICES, namespaces=[namespace], transform=trim.endpoint_slice)
+        self._slices = Informer(
+            client, kinds.ENDPOINT_SLICES, namespaces=[namespace], transform=trim_hosts.endpoint_slice
+        )
         self._lost_hosts = LostHosts(
             client,
             liveness=self.liveness,

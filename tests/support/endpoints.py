@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from automation.cache import trim
+from automation.cache import trim_hosts
 from automation.hosts.endpoints import HostEndpoints
 from automation.hosts.liveness import Liveness
 from automation.settings import SYSTEM_NAMESPACE
@@ -33,7 +33,7 @@ def publishing(
         kinds.LEASES,
         namespaces=[lease_namespace],
         label_selector="herdsman.dev/host",
-        transform=trim.lease,
+        transform=trim_hosts.lease,
         on_change=lambda old, new: told.seen((new or old or {})["host"], new),
     )
     if liveness is None:

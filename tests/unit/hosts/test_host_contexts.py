@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from automation.cache import trim
+from automation.cache import trim_hosts
 from automation.hosts.host_contexts import context_notes, memory_at_context, with_contexts
 from automation.hosts.registry import HostRegistry
 from components.render import RenderOptions, render
@@ -105,7 +105,7 @@ def process_of(desired: DesiredService, replica: int = 0, **status: Any) -> Json
     """Return the HostProcess of a service as the loop's cache has it."""
     manifest = render(desired, RenderOptions()).objects[replica].manifest
     metadata = {**manifest["metadata"], "uid": "u", "resourceVersion": "1"}
-    return trim.host_process({**manifest, "metadata": metadata, "status": status})
+    return trim_hosts.host_process({**manifest, "metadata": metadata, "status": status})
 
 
 def chosen(desired: DesiredService, live: Mapping[int, Json] | None = None, *, free: float = 64) -> HostContext | None:
@@ -175,7 +175,9 @@ def test_a_preview_names_the_context_that_a_replica_would_get() -> None:
 def test_the_registry_counts_the_memory_at_the_context_for_the_next_service() -> None:
     registry = HostRegistry(later=lambda *_: None)
     status = {"allocatable": {"memory": 16 * GIB}, "runtimes": {"llama-server": "b1"}}
-    registry.host_changed(None, trim.host({"metadata": {"name": "mac", "labels": {}}, "spec": {}, "status": status}))
+    registry.host_changed(
+        None, trim_hosts.host({"metadata": {"name": "mac", "labels": {}}, "spec": {}, "status": status})
+    )
     registry.lease_changed(None, {"host": "mac", "renewed": "1", "holder": "agent", "duration_s": 40, "fenced": ""})
 
     def placed(name: str) -> DesiredService:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from automation.cache import trim
+from automation.cache import trim_hosts
 from automation.hosts.hosted import hosted_facts, without_agent
 from automation.hosts.parse import capacity_of, placement_request
 from automation.hosts.placement import LABEL_ACCELERATOR, HostCapacity, Taint
@@ -27,7 +27,7 @@ HEADER = GgufFacts(architecture="llama", layer_count=2, embedding_size=64, head_
 
 
 def host(name: str = "mac", *, labels: Any = None, status: Any = None, **spec: Any) -> dict[str, Any]:
-    return trim.host(
+    return trim_hosts.host(
         {
             "metadata": {"name": name, "labels": labels or {}},
             "spec": spec,
@@ -181,7 +181,9 @@ def test_what_a_host_process_says_keeps_and_corrects_a_reservation() -> None:
     watched.registry.lease_changed(None, lease())
     watched.registry.host_changed(None, host())
     spec = {"host": "mac", "replica": 1, "memoryBytes": None}
-    process = trim.host_process({"metadata": {"name": "svc-1-abcde"}, "spec": spec, "status": {"memoryBytes": GIB}})
+    process = trim_hosts.host_process(
+        {"metadata": {"name": "svc-1-abcde"}, "spec": spec, "status": {"memoryBytes": GIB}}
+    )
     watched.registry.process_changed(KEY, process, replica=process["spec"]["replica"])
     [(_, _, reserved, placed)] = watched.registry.allocations.hosts()
     assert (reserved, placed) == (GIB, 1)
