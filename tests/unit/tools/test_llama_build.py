@@ -45,7 +45,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (source / header).write_text("")
     options = [*recipes._llama_options(TOOLS["llama-server"]), "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
     subprocess.run(
-        ["cmake", "-S", str(source), "-B", str(source / "build"), *options], check=True, capture_output=True, timeout=120
+        ["cmake", "-S", str(source), "-B", str(source / "build"), *options], check=True, capture_output=True, timeout=99
     )
     entries = json.loads((source / "build" / "compile_commands.json").read_text())
     return {str(Path(entry["file"]).relative_to(source)): entry["command"] for entry in entries}
