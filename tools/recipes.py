@@ -97,6 +97,8 @@ def _build_go(
             str(workbench.jobs),
             "-trimpath",
             "-buildvcs=false",
+            # The linker leaves the debug data out, so the compiler need not make them.
+            "-gcflags=all=-dwarf=false",
             "-ldflags",
             " ".join(("-s", "-w", *tool.linker_flags)),
             "-o",
@@ -192,6 +194,7 @@ def _driver_of_cmake() -> str:
 def _llama_options(tool: Tool) -> list[str]:
     options = {
         "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_PROJECT_INCLUDE": str(_HERE / "llama" / "build.cmake"),
         "BUILD_SHARED_LIBS": "OFF",  # one file that runs anywhere, also in an image
         "LLAMA_BUILD_TESTS": "OFF",
         "LLAMA_BUILD_EXAMPLES": "OFF",
