@@ -44,8 +44,8 @@ sys.dont_write_bytecode = False
 # The Go programs that tests start live for seconds or minutes, so a larger heap is cheaper than collecting it: the API
 # server then takes a fifth less CPU time.
 os.environ.setdefault("GOGC", "400")
-# Threads of a llama-server wait for each other by spinning. On busy cores a token of the tiny model then takes a hundred
-# times as long.
+# Threads of a llama-server wait for each other by spinning. On busy cores an answer of the tiny model then takes up to
+# sixty times as long.
 os.environ.setdefault("LLAMA_ARG_THREADS", "1")
 # Gateways of tests write nothing into the folder of the user, unless a test names another store.
 os.environ["HERDSMAN_GATEWAY_STORE"] = "sqlite://:memory:"
