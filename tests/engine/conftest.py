@@ -73,19 +73,25 @@ def stacks(plugins: EmbeddedPlugins) -> Callable[[str], WireStack]:
 
 
 @pytest.fixture
-def cli_stacks(tmp_path: Path, plugins: EmbeddedPlugins, pulumi_command: auto.PulumiCommand) -> Callable[[str], Stack]:
+def cli_stacks(tmp_path: Path, plugins: EmbeddedPlugins, pulumi_command: auto.PulumiCommand) -> Callable[..., Stack]:
     """Create stacks that the real CLI runs. They share the provider; each has a separate backend."""
 
-    def make(name: str) -> Stack:
-        return Stack(tmp_path / name, pulumi_command, plugins.environment())
+    def make(name: str, **options: Any) -> Stack:
+        return Stack(tmp_path / name, pulumi_command, plugins.environment(), **options)
 
     return make
 
 
 @pytest.fixture
-def cli_stack(cli_stacks: Callable[[str], Stack]) -> Stack:
+def cli_stack(cli_stacks: Callable[..., Stack]) -> Stack:
     """A stack that the real CLI runs, for tests that need only one."""
     return cli_stacks("one")
+
+
+@pytest.fixture
+def user_stack(cli_stacks: Callable[..., Stack]) -> Stack:
+    """A stack of the real CLI whose secrets Pulumi's passphrase provider encrypts, as a user's stack has by default."""
+    return cli_stacks("one", passphrase=True)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import os
@@ -19,6 +20,7 @@ import pytest
 from pulumi.automation._server import LanguageServer
 from pulumi.automation.events import EngineEvent
 
+from automation.engine.key_keeper import PROVIDER_URL, KeyKeeper
 from automation.engine.program_server import ProgramServer
 from tests.support import needs
 from tests.support.sdk_programs import sdk_program
@@ -121,13 +123,29 @@ class Run(StepResults):
                     yield metadata.urn.rpartition("::")[2], metadata.op.value, metadata
 
 
+@functools.cache
+def _keeper() -> KeyKeeper:
+    """The keeper of all stacks of this process; it ends with the process."""
+    return KeyKeeper(PASSPHRASE)
+
+
 class Stack:
     """One stack with an inline program and a file backend."""
 
     def __init__(
-        self, directory: Path, cli: auto.PulumiCommand, environment: dict[str, str], *, name: str = "dev"
+        self,
+        directory: Path,
+        cli: auto.PulumiCommand,
+        environment: dict[str, str],
+        *,
+        name: str = "dev",
+        passphrase: bool = False,
     ) -> None:
+        """With `passphrase`, Pulumi's passphrase provider encrypts secrets, which costs each process of the CLI 0.15 s
+        of CPU time. Otherwise a key keeper does, as for the stacks of a loop.
+        """
         self._name = name
+        self._passphrase = passphrase
         self._directory = directory
         self._cli = cli
         self._selected: auto.Stack | None = None
@@ -139,24 +157,28 @@ class Stack:
             "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            **({} if passphrase else _keeper().environment()),
             **environment,
         }
 
     def served_by(self, environment: dict[str, str]) -> Stack:
         """The same stack, with another provider."""
-        return Stack(self._directory, self._cli, environment, name=self._name)
+        return Stack(self._directory, self._cli, environment, name=self._name, passphrase=self._passphrase)
 
     def select(self, program: Program) -> auto.Stack:
         if self._selected is not None:
-            # Creating or selecting a stack starts CLI processes, which take a second.
+            # Creating or selecting a stack starts a CLI process.
             self._selected.workspace.program = program
             return self._selected
-        self._selected = auto.create_or_select_stack(
+        work = self._directory / "work"
+        exists = (work / f"Pulumi.{self._name}.yaml").exists()
+        self._selected = (auto.select_stack if exists else auto.create_stack)(
             stack_name=self._name,
             project_name="herdsman",
             program=program,
             opts=auto.LocalWorkspaceOptions(
-                work_dir=str(self._directory / "work"),
+                work_dir=str(work),
+                secrets_provider=None if self._passphrase else PROVIDER_URL,
                 pulumi_home=str(self._directory / "home"),
                 pulumi_command=self._cli,
                 env_vars=self._environment,

@@ -32,16 +32,16 @@ def no_plaintext(stack: Stack | WireStack, *texts: str) -> None:
 
 
 def test_a_secret_is_written_to_the_cluster_and_encrypted_in_the_state(
-    cli_stack: Stack, client: KubeClient, namespace: str
+    user_stack: Stack, client: KubeClient, namespace: str
 ) -> None:
-    run = cli_stack.up(secret(namespace, text={"password": PASSWORD}))
+    run = user_stack.up(secret(namespace, text={"password": PASSWORD}))
     assert client.get(SECRETS, namespace, "key")["data"] == {"password": ENCODED}
     assert run.outputs["data"] == {"password": ENCODED}  # the Automation API decrypts the outputs
     assert ENCODED not in run.text
     assert "[secret]" in run.text
-    no_plaintext(cli_stack)
-    cli_stack.refresh()
-    no_plaintext(cli_stack)
+    no_plaintext(user_stack)
+    user_stack.refresh()
+    no_plaintext(user_stack)
 
 
 def test_a_secret_that_the_program_did_not_mark_is_encrypted_all_the_same(

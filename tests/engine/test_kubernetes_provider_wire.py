@@ -161,7 +161,7 @@ def test_the_same_object_created_by_two_at_once_is_made_once(
 
 
 def test_stacks_run_at_the_same_time_over_one_provider(
-    cli_stacks: Callable[[str], Stack], client: KubeClient, namespace: str
+    cli_stacks: Callable[..., Stack], client: KubeClient, namespace: str
 ) -> None:
     failures: list[BaseException] = []
 

@@ -85,9 +85,9 @@ def names(client: KubeClient, namespace: str, kind: kinds.Kind = kinds.DEPLOYMEN
 
 
 def test_a_fleet_is_made_changed_and_destroyed(
-    tmp_path: Path, cli_stack: Stack, client: KubeClient, namespace: str
+    tmp_path: Path, user_stack: Stack, client: KubeClient, namespace: str
 ) -> None:
-    fleet = Fleet(tmp_path / "project", cli_stack, namespace)
+    fleet = Fleet(tmp_path / "project", user_stack, namespace)
     fleet.write(service("chat", replicas=2))
     fleet.write(service("code", autoscaling={"maxReplicas": 3}))
     run = fleet.stack.up(fleet.program)

@@ -83,7 +83,7 @@ def started(
         folder = plugin_folder()
     assert {path.name for path in folder.iterdir()} == set(PLUGINS)
     environment = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "KUBECONFIG": str(kubeconfig)}
-    return Project(tmp_path / "project", Stack(tmp_path / "stack", pulumi_command, environment))
+    return Project(tmp_path / "project", Stack(tmp_path / "stack", pulumi_command, environment, passphrase=True))
 
 
 @pytest.fixture

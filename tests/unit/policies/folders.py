@@ -32,8 +32,8 @@ def folder(path: Path, **files: str) -> Path:
     return path
 
 
-def policies(path: Path, **files: str) -> FolderPolicies:
-    loaded = load_policies(folder(path, **files), answer_timeout_s=1.5)
+def policies(path: Path, *, answer_timeout_s: float = 1.5, **files: str) -> FolderPolicies:
+    loaded = load_policies(folder(path, **files), answer_timeout_s=answer_timeout_s)
     assert isinstance(loaded, FolderPolicies)
     return loaded
 

@@ -14,6 +14,8 @@ from tests.support.builders import http_model, service
 from tests.unit.policies.folders import check, document, policies
 
 PYTHON = "from components.policies import rule\n"
+SOON_S = 0.6
+"""Limit in seconds for an endless rule, which computes until then. A sound rule answers in milliseconds."""
 
 
 def cel(expression: str, **more: str) -> str:
@@ -157,7 +159,8 @@ def test_a_python_rule_that_breaks_counts_as_violated(tmp_path: Path, body: str,
     text = (
         PYTHON + f"@rule('broken')\ndef broken(**_):\n    {body}\n@rule('sound')\ndef sound(**_):\n    return 'heard'\n"
     )
-    violations = {v.policy: v for v in check(policies(tmp_path, rules_py=text))}
+    limit = {"answer_timeout_s": SOON_S} if why == "took longer than" else {}
+    violations = {v.policy: v for v in check(policies(tmp_path, **limit, rules_py=text))}
     assert why in violations["broken"].value
     assert violations["broken"].failed
     assert violations["sound"].rule == "heard"

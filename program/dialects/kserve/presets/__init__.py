@@ -27,7 +27,7 @@ _COUNTED = ".counted"
 _PARAMETER = re.compile(r"@([a-z_]+)@")
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.CSafeLoader):
     counted = False
 
 
