@@ -14,7 +14,7 @@ from tests.support.builders import http_model, service
 from tests.unit.policies.folders import check, document, policies
 
 PYTHON = "from components.policies import rule\n"
-SOON_S = 0.6
+SOON_S = 1.0
 """Limit in seconds for an endless rule, which computes until then. A sound rule answers in milliseconds."""
 
 
