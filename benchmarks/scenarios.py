@@ -100,6 +100,8 @@ def service_manifest(name: str, autoscaled: bool = False) -> dict[str, object]:
 
 
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
+CLEAR_S = 300.0
+"""The longest deletion of all objects of a kind: it takes half a minute for 5,000."""
 QUIET_RATE = 5.0
 """Requests a second of all clients below which a controller counts as at rest."""
 
@@ -211,7 +213,7 @@ def clear_namespace(client: KubeClient, namespace: str) -> None:
     There is no garbage collector, and finalizers of a stopped subject are removed.
     """
     for kind in _deletable(client):
-        client.request("DELETE", kind.path(namespace))
+        client.request("DELETE", kind.path(namespace), timeout_s=CLEAR_S)
         for item in client.list(kind, namespace)["items"]:
             with contextlib.suppress(NotFound):
                 client.patch(kind, namespace, item["metadata"]["name"], {"metadata": {"finalizers": None}})
