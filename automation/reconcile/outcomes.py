@@ -70,19 +70,21 @@ class Outcomes:
         if submission.rendered is None:
             self._record_removal(submission, outcome)
             return
-        self.batcher.record(submission, outcome.error, now=now)
-        runs, report_in_s = self.batcher.runs, 0.0
+        runs, services, report_in_s = self.batcher.runs, self.services[key.dialect], 0.0
+        cr = services.get(key.namespace, key.name)
+        try:
+            # A pass that sees the outcome recorded would record an applied version without a revision as found.
+            if cr is not None and cr["metadata"].get("generation") == submission.asked[1]:
+                self.history.record(key, cr, services.references(key), outcome, duration=now - submission.at)
+        finally:
+            self.batcher.record(submission, outcome.error, now=now)
         try:
             repaired = self.drift.settled(key)
-            services = self.services[key.dialect]
-            cr = services.get(key.namespace, key.name)
+            if cr is not None and (entry := outcome_entry(outcome, repaired)) is not None:
+                self.recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
             if outcome.error is None and cr is not None and not cr.get("status") and runs.in_bulk():
                 runs.withhold(submission)
                 report_in_s = runs.state(key).quiet_for_s(now=now)
-            if cr is not None and (entry := outcome_entry(outcome, repaired)) is not None:
-                self.recorder.record(cr, type=entry.type, reason=entry.reason, message=entry.message)
-            if cr is not None and cr["metadata"].get("generation") == submission.asked[1]:
-                self.history.record(key, cr, services.references(key), outcome, duration=now - submission.at)
         finally:
             # The pass that waited for this outcome is not repeated by a timer any more.
             self.requeue(key, report_in_s)
