@@ -101,7 +101,7 @@ def service_manifest(name: str, autoscaled: bool = False) -> dict[str, object]:
 
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 CLEAR_S = 300.0
-"""The longest deletion of all objects of a kind: it takes half a minute for 5,000."""
+"""The time limit for the deletion of all objects of a kind. 5,000 took longer than the default of 30 s."""
 QUIET_RATE = 5.0
 """Requests a second of all clients below which a controller counts as at rest."""
 

@@ -18,8 +18,8 @@ from nacl.secret import SecretBox
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-PREFIX = "vault:v2:"
-PREFIX_OF_AES = "vault:v1:"
+_PREFIX = "vault:v2:"
+_PREFIX_OF_AES = "vault:v1:"
 _NONCE_BYTES_OF_AES = 12
 
 
@@ -37,14 +37,14 @@ class DataKeyCipher:
 
     def wrap(self, plain: bytes) -> str:
         """Return a data key encrypted, with another nonce each time."""
-        return PREFIX + base64.b64encode(self._box.encrypt(plain)).decode()
+        return _PREFIX + base64.b64encode(self._box.encrypt(plain)).decode()
 
     def unwrap(self, wrapped: str) -> bytes:
         """Return the data key. Raises WrongKey, and ValueError for a text that is not base64."""
-        if wrapped.startswith(PREFIX_OF_AES):
-            return self._unwrap_aes(base64.b64decode(wrapped.removeprefix(PREFIX_OF_AES), validate=True))
+        if wrapped.startswith(_PREFIX_OF_AES):
+            return self._unwrap_aes(base64.b64decode(wrapped.removeprefix(_PREFIX_OF_AES), validate=True))
         try:
-            return self._box.decrypt(base64.b64decode(wrapped.removeprefix(PREFIX), validate=True))
+            return self._box.decrypt(base64.b64decode(wrapped.removeprefix(_PREFIX), validate=True))
         except CryptoError as error:
             raise WrongKey("another passphrase wrapped this data key") from error
 

@@ -22,8 +22,8 @@ from program.desired.keys import ServiceKey
 # service and some seconds for a hundred.
 QUIET_S = 10.0
 BULK = 50
-"""A bulk begins when this number of services wait for the engine, and ends when none does. In a bulk their objects are
-made before anything is told about them."""
+"""A bulk begins when this number of services wait for the engine, and ends when none does. In a bulk, the objects of
+all services are made before the first statuses, revisions and Events of new ones are written."""
 QUIET_IN_BULK_S = 30.0
 """The longest time in a bulk from the request for a new service until its status reports it."""
 # A cache shows a write within milliseconds. A difference that lasts longer is real.

@@ -45,7 +45,7 @@ RENEW_AGAIN_S = 60.0
 MOST = 10_000
 """Versions that may wait to be written."""
 FOUND = "Found applied, without a revision"
-"""What is recorded as the changes of a version that an earlier loop applied."""
+"""The text for the changes of a version that an earlier loop applied."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class RevisionRecorder:
                 log.info("Rewrote the revisions that another version of Herdsman wrote", count=count)
 
     def _note_owners(self, owners: frozenset[str]) -> None:
-        """Take in which services have a revision, and record those that were found applied without one."""
+        """Remember the owners of revisions, and record the applied services that have no revision."""
         with self._lock:
             self._owners |= owners
             self._has_listed = True

@@ -39,7 +39,7 @@ _KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences", "final
 
 @dataclass(frozen=True)
 class Pruned:
-    """What `prune` deleted and found."""
+    """The result of `prune`."""
 
     deleted: int
     """The number of deleted revisions."""

@@ -1,4 +1,4 @@
-"""The context of local services that set none: the longest that fits; a process that runs keeps its own.
+"""The context of local services that set none: the longest that fits. A running process keeps its context.
 
 `applying` calls it after the folder was read. The rule is the loop's (`automation.hosts.host_contexts`, ADR 85). The
 facts are those of this machine's agent, and the header of the model.
@@ -124,7 +124,7 @@ class _Choosing:
         spec = plan.model_dump(mode="json", by_alias=True, exclude_none=True)
         tokens = context_of_plan(spec)
         if recorded is None:
-            # The record is lost. What was applied stays.
+            # The record is lost. The applied context stays.
             recorded = str(tokens)
         is_running = report is not None and report.pid is not None
         if not recorded and tokens == HOST_CONTEXT_SIZE and not is_running:

@@ -94,7 +94,7 @@ def _with_resources(
 
 
 def _namespaces(client: KubeClient, applied: Iterable[AppliedDocument]) -> dict[str, Json]:
-    """Return the metadata of the namespaces of resources, without those that may not be read."""
+    """Return the metadata of the namespaces of resources. A namespace that the user may not read is left out."""
     found: dict[str, Json] = {}
     for namespace in {each.cr["metadata"]["namespace"] for each in applied}:
         with suppress(NotFound, Forbidden):

@@ -1,6 +1,6 @@
-"""Lets the thread that writes Events wait while the loop makes the objects of many services.
+"""Lets the threads that write Events and revisions wait while the loop makes the objects of many services.
 
-Events compete with these objects for the API server and for the interpreter, and may come later.
+These writes compete with these objects for the API server and for the interpreter, and may come later.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class DefaultContexts:
             tokens = _context_of(live)
             if live is None or tokens is None or not _serves_same(live, given):
                 return None
-            # The state was lost, or a loop made the process. What runs is not restarted.
+            # The state was lost, or a loop made the process. A running process is not restarted.
             return _Choice(tokens, PENDING.chosen if tokens == HOST_CONTEXT_SIZE else str(tokens))
         before = _plan_or_none(olds.get("plan"))
         tokens, mark = _context_of(before), str(olds.get("defaultContext") or "")
