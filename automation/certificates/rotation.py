@@ -72,7 +72,7 @@ class ServingCertificate:
         now = time.monotonic()
         if self._written_at is None:
             self._written_at = now
-        left_s = self._written_at + self._settle_s - now
+        left_s = self._settle_s - (now - self._written_at)
         if left_s > 0:
             return left_s
         self._use(self._next)
