@@ -75,7 +75,7 @@ class Controller:
             return
         self.release.note_owned(key)
         cr = self.statuses[key.dialect].latest(cr)
-        asked, engine = services.asked(key, cr), self.batcher.runs.state(key)
+        asked, engine = services.asked(key, cr), self.batcher.runs.state(key, is_new=not cr.get("status"))
         if (quiet_for_s := engine.quiet_for_s(asked, now=now)) > 0:
             # The engine is applying exactly this version. Its objects appear one by one, and its outcome enqueues the
             # key again, so a pass in between would only write statuses.

@@ -25,7 +25,9 @@ BULK = 50
 """A bulk begins when this number of services wait for the engine, and ends when none does. In a bulk, the objects of
 all services are made before the first statuses, revisions and Events of new ones are written."""
 QUIET_IN_BULK_S = 30.0
-"""The longest time in a bulk from the request for a new service until its status reports it."""
+"""The longest time in a bulk from a request until the status of the service reports that it is being applied."""
+FIRST_STATUS_IN_BULK_S = 120.0
+"""The longest time in a bulk from the request for a new service until its first status is written."""
 # A cache shows a write within milliseconds. A difference that lasts longer is real.
 CACHE_LAG_S = 3.0
 # After this many failures in a row the service is Stalled: Herdsman continues to try, and a person should look.
@@ -111,7 +113,7 @@ class EngineState:
         pending = self.pending or self.withheld
         if pending is None or pending.rendered is None or (asked is not None and pending.asked != asked):
             return 0.0
-        quiet_s = self.quiet_s if self.pending is not None else QUIET_IN_BULK_S
+        quiet_s = self.quiet_s if self.pending is not None else FIRST_STATUS_IN_BULK_S
         return quiet_s - (now - pending.at).total_seconds()
 
 
@@ -142,7 +144,8 @@ class EngineRuns:
             return self._in_bulk
 
     def withhold(self, submission: Submission) -> None:
-        """Let no pass report the success of this request before the end of the bulk; see `QUIET_IN_BULK_S`."""
+        """Let no pass report the success of this request before the end of the bulk; see
+        `FIRST_STATUS_IN_BULK_S`."""
         with self._lock:
             self._withheld[submission.key] = submission
 
@@ -155,12 +158,14 @@ class EngineRuns:
             self._withheld.clear()
         return keys
 
-    def state(self, key: ServiceKey) -> EngineState:
-        """Return what the engine did, and does, for a service."""
+    def state(self, key: ServiceKey, *, is_new: bool = False) -> EngineState:
+        """Return what the engine did, and does, for a service. `is_new`: it has no status yet."""
         # The newest request is read first. One that ends in between still counts as pending, and its outcome enqueues
         # the service.
         pending = self._newest(key)
-        quiet_s = QUIET_IN_BULK_S if self.in_bulk() else QUIET_S
+        quiet_s = QUIET_S
+        if self.in_bulk():
+            quiet_s = FIRST_STATUS_IN_BULK_S if is_new else QUIET_IN_BULK_S
         return EngineState(pending, self._runs.get(key), quiet_s, self._withheld.get(key))
 
     def record_outcome(self, submission: Submission, error: EngineFailed | None, *, now: datetime) -> None:

@@ -71,7 +71,7 @@ class Reporter:
     def report(self, found: Pass) -> None:
         """Write the status once, and only if it has changed. Raises ApiError."""
         key, cr = found.key, found.cr
-        engine = self.batcher.runs.state(key)
+        engine = self.batcher.runs.state(key, is_new=not cr.get("status"))
         facts = self._facts(found, engine)
         is_quiet = engine.quiet_for_s(now=found.now) > 0
         if is_quiet and facts.problem is None and not facts.rollout.timed_out:

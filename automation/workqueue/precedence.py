@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-LONGEST_S = 30.0
+LONGEST_S = 120.0
 """The longest time by which a write is delayed."""
 _CHECK_S = 0.1
 

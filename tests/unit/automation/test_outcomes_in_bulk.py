@@ -13,7 +13,7 @@ import pytest
 
 from automation.engine.batches import Batcher
 from automation.engine.port import Batch, ServiceOutcome
-from automation.engine.runs import BULK, QUIET_IN_BULK_S
+from automation.engine.runs import BULK, FIRST_STATUS_IN_BULK_S
 from automation.engine.submissions import Submission
 from automation.reconcile.outcomes import Outcomes
 from program.desired.keys import ServiceKey
@@ -88,13 +88,15 @@ def test_a_new_service_is_reported_after_the_objects_of_the_others(bulk: Bulk) -
     new = [bulk.submit(f"new-{number}", "early") for number in range(BULK)]
     bulk.open["early"].set()
     bulk.await_outcomes(*new)
-    assert {tuple(bulk.enqueued[each]) for each in new} == {(QUIET_IN_BULK_S,)}, "the objects of `last` do not exist"
-    assert bulk.quiet_for_s(new[0]) == QUIET_IN_BULK_S - 1
+    assert {tuple(bulk.enqueued[each]) for each in new} == {(FIRST_STATUS_IN_BULK_S,)}, (
+        "the objects of `last` do not exist"
+    )
+    assert bulk.quiet_for_s(new[0]) == FIRST_STATUS_IN_BULK_S - 1
     assert bulk.quiet_for_s(new[0], asked=("v2", 2)) <= 0, "edited meanwhile"
     bulk.open["late"].set()
     bulk.await_outcomes(last)
     assert bulk.batcher.drain(TIMEOUT_S)
-    assert {tuple(bulk.enqueued[each]) for each in new} == {(QUIET_IN_BULK_S, 0.0)}
+    assert {tuple(bulk.enqueued[each]) for each in new} == {(FIRST_STATUS_IN_BULK_S, 0.0)}
     assert bulk.quiet_for_s(new[0]) <= 0
     assert bulk.enqueued[last] == [0.0]
 

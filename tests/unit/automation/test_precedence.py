@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from automation.engine.runs import BULK, QUIET_IN_BULK_S, QUIET_S, EngineRuns
+from automation.engine.runs import BULK, FIRST_STATUS_IN_BULK_S, QUIET_IN_BULK_S, QUIET_S, EngineRuns
 from automation.engine.submissions import Submission
 from automation.workqueue.precedence import Precedence
 from program.desired.keys import ServiceKey
@@ -58,3 +58,4 @@ def test_many_services_without_an_outcome_are_a_bulk_and_are_told_later() -> Non
     unsettled[0] = BULK
     assert runs.in_bulk()
     assert runs.state(key).quiet_s == QUIET_IN_BULK_S
+    assert runs.state(key, is_new=True).quiet_s == FIRST_STATUS_IN_BULK_S
