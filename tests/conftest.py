@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kubeapi.discovery import BUILT_IN
-from kubeapi.kinds import OPTIONAL
+from kubeapi.kinds import HOSTS, NODES, OPTIONAL, Kind
 from program.dialects.registry import DIALECTS
 from tests.support import controlplane, definitions, loop_logs
 from tests.support.logging_of_tests import give_logging_to_pytest
@@ -108,12 +108,26 @@ def api(control_plane: LocalCluster) -> controlplane.Api:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_definition_stays(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a module that leaves CRDs on the shared control plane: later tests would find them installed."""
+def _no_shared_object_stays(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Delete the Hosts that a module made, and fail it if it leaves CRDs or nodes: later tests would find them.
+
+    Hosts are of no namespace, and agents make them.
+    """
+    hosts, nodes = _shared(HOSTS), _shared(NODES)
     yield
+    left = _shared(NODES) - nodes
     for cluster in _SHARED:
-        left = definitions.await_removals(controlplane.Api(cluster)) & _FOLLOWED
-        assert not left, f"{request.node.nodeid} leaves {', '.join(sorted(left))}"
+        api = controlplane.Api(cluster)
+        for name in _shared(HOSTS) - hosts:
+            api.delete(HOSTS.path(None, name))
+        left |= definitions.await_removals(api) & _FOLLOWED
+    assert not left, f"{request.node.nodeid} leaves {', '.join(sorted(left))}"
+
+
+def _shared(kind: Kind) -> set[str]:
+    """Return the names of the objects of a kind without namespaces on the shared control plane, if it has started."""
+    apis = [controlplane.Api(cluster) for cluster in _SHARED]
+    return {each["metadata"]["name"] for api in apis for each in (api.get(kind.path()) or {"items": []})["items"]}
 
 
 @pytest.fixture

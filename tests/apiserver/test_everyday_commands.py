@@ -30,7 +30,7 @@ def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
 
 
 @pytest.fixture
-def tell(kubeconfig: Path, namespace: str, tmp_path: Path, capsys: Any, monkeypatch: Any) -> Tell:
+def tell(client: KubeClient, kubeconfig: Path, namespace: str, tmp_path: Path, capsys: Any, monkeypatch: Any) -> Tell:
     """Run a command with a kubeconfig whose context names the namespace. Return exit code, stdout and stderr."""
     config = yaml.safe_load(kubeconfig.read_text())
     for each in config["contexts"]:
@@ -144,7 +144,7 @@ def test_a_deploy_is_shown_made_and_updated(tell: Tell, client: KubeClient, name
 
 def test_a_model_of_the_catalog_is_deployed_by_its_id(tell: Tell) -> None:
     code, out, err = tell("deploy", "qwen3-8b", "-o", "json")
-    assert code == 0
+    assert code == 0, err
     model, service = json.loads(out)
     assert model["spec"]["source"].startswith("hf://") or "Qwen3-8B" in model["spec"]["source"]
     assert service["metadata"]["name"] == "qwen3-8b"

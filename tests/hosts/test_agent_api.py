@@ -26,7 +26,7 @@ from agent.server.host_facts import NoAddress, own_address
 from agent.server.store import Store
 from agent.token_proof import SCHEME, proof
 from automation.places.log_sources import NoLog, log_on_host
-from tests.support.agents import agent, llama_plan, until
+from tests.support.agents import TINY, agent, llama_plan, until
 
 
 def test_a_fleet_without_a_cluster_is_spoken_to_over_tls_from_elsewhere(
@@ -44,8 +44,8 @@ def test_a_fleet_without_a_cluster_is_spoken_to_over_tls_from_elsewhere(
         token, certificate = token_from(running.store / "agent-token"), running.store / "agent-tls.crt"
         pinned = HttpHost(facts.endpoint, token, fingerprint=facts.tls_fingerprint)
         known = HttpHost(facts.endpoint, token, ca_file=certificate)
-        pinned.put("prod/tiny", llama_plan(tiny_model))
-        until(known, "prod/tiny", "Ready")
+        pinned.put(TINY, llama_plan(tiny_model))
+        until(known, TINY, "Ready")
         assert fingerprint(certificate.read_text()) == facts.tls_fingerprint
 
         for_metrics = token_from(running.store / "agent-metrics-token")
@@ -64,7 +64,7 @@ def test_a_fleet_without_a_cluster_is_spoken_to_over_tls_from_elsewhere(
         (running.store / "agent-token").write_text("another-one\n")
         with pytest.raises(HostRefused):
             HttpHost(facts.endpoint, lambda: "old", ca_file=certificate).report()
-        assert pinned.report().processes["prod/tiny"].ready
+        assert pinned.report().processes[TINY].ready
 
 
 @dataclass

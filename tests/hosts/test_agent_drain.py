@@ -18,7 +18,7 @@ import pytest
 
 from agent.contract import ProcessReport
 from agent.server.processes.identity import start_mark
-from tests.support.agents import AgentProcess, agent, gone, llama_plan, until
+from tests.support.agents import PLAIN, TINY, AgentProcess, agent, gone, llama_plan, until
 from tests.support.controlplane import eventually
 
 TOKENS = 1100
@@ -72,27 +72,27 @@ def test_an_answer_under_way_ends_before_its_server_is_replaced_even_if_the_agen
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put("prod/tiny", plan(tiny_model))
-    first = until(client, "prod/tiny", "Ready")
+    client.put(TINY, plan(tiny_model))
+    first = until(client, TINY, "Ready")
     assert first.pid is not None
     answer = LongAnswer(first, pause_s=0.01)  # the server has worked it out long before all of it is read
-    client.put("prod/tiny", plan(tiny_model, "--alias", "renamed"))
-    stopping = until(client, "prod/tiny", "Stopping")
+    client.put(TINY, plan(tiny_model, "--alias", "renamed"))
+    stopping = until(client, TINY, "Stopping")
     assert (stopping.reason, stopping.ready) == ("Replacing", False)
     assert answer.thread.is_alive(), "the answer is too short for this test"
     host.kill()
     client = host.start()
     assert answer.whole()
     assert answer.pieces[-1]["tokens_predicted"] == TOKENS
-    second = until(client, "prod/tiny", "Ready")
+    second = until(client, TINY, "Ready")
     assert second.pid != first.pid
     assert gone(first.pid, timeout_s=1)
 
     # A request that takes too long does not delay a removal.
-    client.put("prod/tiny", plan(tiny_model, "--alias", "renamed", drain_timeout_s=0.5))
-    eventually(lambda: client.get("prod/tiny").plan.drain_timeout_s == 0.5, what="the new time")  # type: ignore[union-attr]
+    client.put(TINY, plan(tiny_model, "--alias", "renamed", drain_timeout_s=0.5))
+    eventually(lambda: client.get(TINY).plan.drain_timeout_s == 0.5, what="the new time")  # type: ignore[union-attr]
     longer = LongAnswer(second)
-    client.delete("prod/tiny")
+    client.delete(TINY)
     assert second.pid is not None
     began = time.monotonic()
     assert gone(second.pid, timeout_s=10)
@@ -119,17 +119,17 @@ def test_a_server_that_is_too_old_for_its_plan_is_named_and_its_upgrade_noticed(
         client = host.start()
         server = str(old)
         argv = (server, *llama_plan(tiny_model).argv[1:])
-        client.put("prod/plain", llama_plan(tiny_model, argv=argv))
-        client.put("prod/tiny", llama_plan(tiny_model, argv=(*argv, "--alias", "renamed")))
-        plain = until(client, "prod/plain", "Ready")
-        report = until(client, "prod/tiny", "BackingOff")
+        client.put(PLAIN, llama_plan(tiny_model, argv=argv))
+        client.put(TINY, llama_plan(tiny_model, argv=(*argv, "--alias", "renamed")))
+        plain = until(client, PLAIN, "Ready")
+        report = until(client, TINY, "BackingOff")
         assert report.reason == "RuntimeTooOld"
         assert "does not know --alias" in report.message
         assert str(old) in report.message
         new = binaries / "new"
         shutil.copy(llama_server, new)
         new.replace(old)
-        until(client, "prod/tiny", "Ready", timeout_s=40)
-        assert client.get("prod/plain").report.pid == plain.pid, "an upgrade restarts no agent"
+        until(client, TINY, "Ready", timeout_s=40)
+        assert client.get(PLAIN).report.pid == plain.pid, "an upgrade restarts no agent"
         assert plain.pid is not None
         assert start_mark(plain.pid)

@@ -22,7 +22,7 @@ from agent.server.processes.process import marked_processes
 from agent.server.store import RUN_FILE, RunFile
 from automation.cli import agent_service, main
 from kubeapi.client import KubeClient
-from tests.support.agents import HOST, _end_all, llama_plan, until
+from tests.support.agents import HOST, TINY, _end_all, llama_plan, until
 from tests.support.booted_systemd import BootedSystemd, booted
 from tests.support.controlplane import eventually
 from tests.support.loop import install_crds
@@ -152,20 +152,20 @@ def test_model_servers_outlive_every_change_of_the_agent_and_go_only_when_asked(
     assert stage.herdsman(*install)[1]["changed"] is False
     assert stage.herdsman("upgrade", "--dry-run")[0] == 0
 
-    client().put("prod/tiny", llama_plan(tiny_model))
-    pid = until(client(), "prod/tiny", "Ready").pid
+    client().put(TINY, llama_plan(tiny_model))
+    pid = until(client(), TINY, "Ready").pid
     served = model_servers()
     assert len(served) == 1
 
     # Other options, then another version: a new agent each time, the same model server.
     assert stage.herdsman(*install, "--label", "rack=1")[0] == 0
     second = agent_pid()
-    assert second != first and until(client(), "prod/tiny", "Ready").pid == pid
+    assert second != first and until(client(), TINY, "Ready").pid == pid
     assert stage.herdsman("upgrade", "--dry-run", newer=True)[0] == 2
     assert agent_pid() == second
     code, said = stage.herdsman("upgrade", newer=True)
     assert code == 0, said
-    assert agent_pid() != second and until(client(), "prod/tiny", "Ready").pid == pid
+    assert agent_pid() != second and until(client(), TINY, "Ready").pid == pid
     assert client().report().facts.labels == {"rack": "1"}, "an upgrade keeps the options"
     assert stage.herdsman("upgrade", newer=True)[1]["changed"] is False
 
@@ -173,7 +173,7 @@ def test_model_servers_outlive_every_change_of_the_agent_and_go_only_when_asked(
     killed = agent_pid()
     stage.kill(killed)
     eventually(lambda: (found := read_run_file(store)) and found.pid != killed, what="another agent", timeout_s=60)
-    assert until(client(), "prod/tiny", "Ready").pid == pid
+    assert until(client(), TINY, "Ready").pid == pid
     assert model_servers() == served
     code, told = stage.herdsman("status")
     assert code == 0 and told["answers"] and told["processes"] == {"Ready": 1} and told["host"] == HOST
@@ -182,7 +182,7 @@ def test_model_servers_outlive_every_change_of_the_agent_and_go_only_when_asked(
     assert stage.herdsman("uninstall")[0] == 0
     assert model_servers() == served
     assert stage.herdsman(*install)[0] == 0
-    assert until(client(), "prod/tiny", "Ready").pid == pid
+    assert until(client(), TINY, "Ready").pid == pid
     assert model_servers() == served
     code, said = stage.herdsman("uninstall", "--stop-processes")
     assert code == 0, said

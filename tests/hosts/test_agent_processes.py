@@ -21,7 +21,7 @@ from agent.client.http import HttpHost
 from agent.client.port import HostRefused, ProcessNotFound
 from agent.contract import FilePlan, ProcessReport
 from automation.cli.main import invoke
-from tests.support.agents import AgentProcess, agent, command_plan, gone, kill, llama_plan, until
+from tests.support.agents import PLAIN, TINY, AgentProcess, agent, command_plan, gone, kill, llama_plan, until
 from tests.support.controlplane import eventually
 
 Start = Callable[..., AgentProcess]
@@ -54,8 +54,9 @@ def test_a_planned_llama_server_answers_a_chat_completion_and_its_words_can_be_r
     host: AgentProcess, llama_server: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = host.start()
-    client.put("prod/tiny", llama_plan(tiny_model))
-    report = until(client, "prod/tiny", "Ready")
+    name = TINY.removeprefix("prod/")
+    client.put(TINY, llama_plan(tiny_model, service=name))
+    report = until(client, TINY, "Ready")
     assert report.ready
     usage = ask(report)["usage"]
     assert isinstance(usage, dict)
@@ -71,7 +72,7 @@ def test_a_planned_llama_server_answers_a_chat_completion_and_its_words_can_be_r
     for where in (("--endpoint", host.url, *token), ("--store", str(host.store))):
 
         def said(where: tuple[str, ...] = where) -> str:
-            assert invoke(["logs", "tiny", "-n", "prod", "--tail", "400", *where]) == 0
+            assert invoke(["logs", name, "-n", "prod", "--tail", "400", *where]) == 0
             return capsys.readouterr().out
 
         eventually(lambda: "stop processing" in said(), what="its last word on the answer")
@@ -127,12 +128,12 @@ def test_a_killed_agent_leaves_its_processes_to_the_next_one(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put("prod/tiny", llama_plan(tiny_model))
-    before = until(client, "prod/tiny", "Ready")
+    client.put(TINY, llama_plan(tiny_model))
+    before = until(client, TINY, "Ready")
     host.kill()
     assert ask(before)["usage"], "the process serves without its agent"
     client = host.start()
-    after = client.get("prod/tiny").report
+    after = client.get(TINY).report
     assert (after.pid, after.port, after.restarts, after.phase) == (before.pid, before.port, 0, "Ready")
     time.sleep(1)
     assert servers(host) == [before.pid]
@@ -142,8 +143,8 @@ def test_a_process_is_found_again_although_the_state_file_is_lost(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put("prod/tiny", llama_plan(tiny_model))
-    before = until(client, "prod/tiny", "Ready")
+    client.put(TINY, llama_plan(tiny_model))
+    before = until(client, TINY, "Ready")
     host.kill()
     (host.store / "agent-state.json").unlink()
     client = host.start()
@@ -155,7 +156,7 @@ def test_a_process_is_found_again_although_the_state_file_is_lost(
 
 def is_forgotten(client: HttpHost) -> bool:
     try:
-        client.get("prod/tiny")
+        client.get(TINY)
     except ProcessNotFound:
         return True
     return False
@@ -165,13 +166,13 @@ def test_a_process_that_died_while_no_agent_ran_is_started_again(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put("prod/tiny", llama_plan(tiny_model))
-    before = until(client, "prod/tiny", "Ready")
+    client.put(TINY, llama_plan(tiny_model))
+    before = until(client, TINY, "Ready")
     host.kill()
     assert before.pid is not None
     kill(before.pid)
     client = host.start()
-    after = until(client, "prod/tiny", "Ready")
+    after = until(client, TINY, "Ready")
     assert after.pid != before.pid
     assert len(servers(host)) == 1
 
@@ -180,15 +181,15 @@ def test_a_changed_plan_replaces_the_process_and_an_equal_one_leaves_it(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put("prod/tiny", llama_plan(tiny_model))
-    first = until(client, "prod/tiny", "Ready")
-    client.put("prod/tiny", llama_plan(tiny_model))
-    client.put("prod/tiny", llama_plan(tiny_model, priority=5, service_port=9000))
+    client.put(TINY, llama_plan(tiny_model))
+    first = until(client, TINY, "Ready")
+    client.put(TINY, llama_plan(tiny_model))
+    client.put(TINY, llama_plan(tiny_model, priority=5, service_port=9000))
     time.sleep(1)
-    assert client.get("prod/tiny").report.pid == first.pid
-    client.put("prod/tiny", llama_plan(tiny_model, extra=("--alias", "renamed")))
-    eventually(lambda: client.get("prod/tiny").report.pid != first.pid, what="the replacement")
-    second = until(client, "prod/tiny", "Ready")
+    assert client.get(TINY).report.pid == first.pid
+    client.put(TINY, llama_plan(tiny_model, extra=("--alias", "renamed")))
+    eventually(lambda: client.get(TINY).report.pid != first.pid, what="the replacement")
+    second = until(client, TINY, "Ready")
     assert second.restarts == 0
     assert first.pid is not None
     assert gone(first.pid)
@@ -199,14 +200,14 @@ def test_a_changed_plan_replaces_the_process_and_an_equal_one_leaves_it(
 
 def test_a_removed_process_is_stopped_and_forgotten(host: AgentProcess, llama_server: Path, tiny_model: Path) -> None:
     client = host.start()
-    client.put("prod/tiny", llama_plan(tiny_model))
-    report = until(client, "prod/tiny", "Ready")
-    client.delete("prod/tiny")
+    client.put(TINY, llama_plan(tiny_model))
+    report = until(client, TINY, "Ready")
+    client.delete(TINY)
     assert report.pid is not None
     assert gone(report.pid)
     eventually(lambda: is_forgotten(client), what="the process to be forgotten")
-    assert "prod/tiny" not in (host.store / "agent-state.json").read_text()
-    client.delete("prod/tiny")
+    assert TINY not in (host.store / "agent-state.json").read_text()
+    client.delete(TINY)
 
 
 @pytest.mark.soak
@@ -236,14 +237,14 @@ def test_a_server_that_stops_answering_is_stopped_before_another_starts(host: Ag
         stop_grace_s=0.5,
     )
     client = host.start()
-    client.put("prod/plain", plan)
-    before = until(client, "prod/plain", "Ready")
+    client.put(PLAIN, plan)
+    before = until(client, PLAIN, "Ready")
     assert before.pid is not None
     os.kill(before.pid, signal.SIGSTOP)
-    unhealthy = until(client, "prod/plain", "Unhealthy", timeout_s=60)
+    unhealthy = until(client, PLAIN, "Unhealthy", timeout_s=60)
     assert (unhealthy.reason, unhealthy.ready) == ("NotResponding", False)
-    eventually(lambda: client.get("prod/plain").report.restarts == 1, what="the restart", timeout_s=90)
-    after = until(client, "prod/plain", "Ready")
+    eventually(lambda: client.get(PLAIN).report.restarts == 1, what="the restart", timeout_s=90)
+    after = until(client, PLAIN, "Ready")
     assert gone(before.pid)
     assert after.port == before.port
 
@@ -295,11 +296,11 @@ def test_keep_processes_hands_them_to_the_next_agent(tmp_path: Path, llama_serve
         *("--allowed-host-path-roots", str(tiny_model.parent)),
     ) as host:
         client = host.start()
-        client.put("prod/tiny", llama_plan(tiny_model))
-        report = until(client, "prod/tiny", "Ready")
+        client.put(TINY, llama_plan(tiny_model))
+        report = until(client, TINY, "Ready")
         assert host.stop() == 0
         assert ask(report)["usage"]
-        assert host.start().get("prod/tiny").report.pid == report.pid
+        assert host.start().get(TINY).report.pid == report.pid
 
 
 def test_a_second_agent_on_the_same_store_refuses_to_start(host: AgentProcess) -> None:
@@ -316,7 +317,7 @@ def test_the_api_wants_the_token_and_a_plan_for_this_host(host: AgentProcess, ti
         stranger.report()
     assert refused.value.reason == "Unauthorized"
     with pytest.raises(HostRefused) as refused:
-        client.put("prod/tiny", llama_plan(tiny_model, host="elsewhere"))
+        client.put(TINY, llama_plan(tiny_model, host="elsewhere"))
     assert refused.value.reason == "PlanInvalid"
     assert oct((host.store / "agent-token").stat().st_mode)[-3:] == "600"
     with urllib.request.urlopen(f"{host.url}/healthz", timeout=5) as answer:

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from agent.contract import ProcessReason, SecretReference
-from tests.support.agents import agent, command_plan, until
+from tests.support.agents import PLAIN, agent, command_plan, until
 from tests.support.supervising import SERVER
 
-KEY = "prod/plain"
+KEY = PLAIN
 
 
 def test_a_value_of_the_hosts_owner_reaches_the_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,11 +25,11 @@ from agent.contract import ProcessReport
 from agent.proxy.limits import Limits
 from agent.proxy.server import Proxy
 from agent.proxy.service import Callbacks
-from tests.support.agents import AgentProcess, agent, gone, llama_plan, until
+from tests.support.agents import TINY, AgentProcess, agent, gone, llama_plan, until
 from tests.support.controlplane import eventually
 from tests.support.raw_engine import RawEngine, connected, read_head, read_to_end
 
-KEY = "prod/tiny"
+KEY = TINY
 
 
 @pytest.fixture

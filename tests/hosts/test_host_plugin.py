@@ -18,7 +18,7 @@ from agent.client.http import HttpHost
 from agent.client.port import ProcessNotFound
 from agent.contract import ProcessPlan
 from tests.engine.stacks import Run, Stack
-from tests.support.agents import AgentProcess, agent, gone, llama_plan
+from tests.support.agents import TINY, AgentProcess, agent, gone, llama_plan
 
 Program = Callable[[], None]
 
@@ -54,7 +54,7 @@ def program(host: AgentProcess, planned: ProcessPlan, **changes: Any) -> Program
         "endpoint": host.url,
         "tokenFile": str(host.store / "agent-token"),
         "namespace": "prod",
-        "name": "tiny",
+        "name": TINY.removeprefix("prod/"),
         "plan": planned.model_dump(mode="json", by_alias=True, exclude_defaults=True),
         **changes,
     }
@@ -75,23 +75,23 @@ def test_a_host_process_is_created_kept_updated_and_destroyed(
     host: AgentProcess, client: HttpHost, stack: Stack, llama_server: Path, tiny_model: Path
 ) -> None:
     first = stack.up(program(host, llama_plan(tiny_model)))
-    report = client.get("prod/tiny").report
+    report = client.get(TINY).report
     assert report.ready, "up returns when the process serves"
     assert first.outputs["url"] == f"http://{report.address}:{report.port}"
 
     assert changes(stack.up(program(host, llama_plan(tiny_model)))) == {}
-    assert client.get("prod/tiny").report.pid == report.pid
+    assert client.get(TINY).report.pid == report.pid
 
     longer = llama_plan(tiny_model, extra=("--alias", "renamed"))
     assert changes(stack.up(program(host, longer))) == {"update": 1}
-    replaced = client.get("prod/tiny")
+    replaced = client.get(TINY)
     assert replaced.plan == longer
     assert replaced.report.ready
     assert replaced.report.pid != report.pid
 
     stack.destroy()
     with pytest.raises(ProcessNotFound):
-        client.get("prod/tiny")
+        client.get(TINY)
     assert replaced.report.pid is not None
     assert gone(replaced.report.pid, timeout_s=1)
 
@@ -102,7 +102,7 @@ def test_a_preview_shows_the_change_and_touches_nothing(
     previewed = stack.preview(program(host, llama_plan(tiny_model)))
     assert changes(previewed) == {"create": 2}, "the stack and the process"
     with pytest.raises(ProcessNotFound):
-        client.get("prod/tiny")
+        client.get(TINY)
 
 
 def test_a_refresh_sees_what_changed_behind_pulumis_back_and_up_repairs_it(
@@ -111,10 +111,10 @@ def test_a_refresh_sees_what_changed_behind_pulumis_back_and_up_repairs_it(
     wanted = llama_plan(tiny_model)
     stack.up(program(host, wanted))
     assert changes(stack.refresh()) == {}
-    client.put("prod/tiny", llama_plan(tiny_model, extra=("--alias", "by-hand")))
+    client.put(TINY, llama_plan(tiny_model, extra=("--alias", "by-hand")))
     assert changes(stack.refresh()) == {"update": 1}
     assert changes(stack.up(program(host, wanted))) == {"update": 1}
-    assert client.get("prod/tiny").plan == wanted
+    assert client.get(TINY).plan == wanted
 
 
 def test_a_renamed_process_is_replaced(
@@ -140,9 +140,9 @@ def test_a_process_that_never_serves_fails_the_update_and_is_still_ours_to_destr
 ) -> None:
     said = stack.fails(program(host, llama_plan(tiny_model, extra=("--no-such-flag",))))
     assert "no-such-flag" in said
-    assert "prod/tiny" in json.dumps(stack.state())
+    assert TINY in json.dumps(stack.state())
     stack.up(program(host, llama_plan(tiny_model)))
-    assert client.get("prod/tiny").report.ready
+    assert client.get(TINY).report.ready
     stack.destroy()
     assert client.report().processes == {}
 
@@ -151,10 +151,10 @@ def test_a_process_of_another_plan_is_not_taken_over(
     host: AgentProcess, client: HttpHost, stack: Stack, llama_server: Path, tiny_model: Path
 ) -> None:
     by_hand = llama_plan(tiny_model, extra=("--alias", "by-hand"))
-    client.put("prod/tiny", by_hand)
+    client.put(TINY, by_hand)
     said = stack.fails(program(host, llama_plan(tiny_model)))
     assert "AlreadyExists" in said
-    assert client.get("prod/tiny").plan == by_hand
+    assert client.get(TINY).plan == by_hand
     stack.up(program(host, by_hand))
 
 

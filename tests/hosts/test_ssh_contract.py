@@ -11,11 +11,11 @@ import pytest
 
 from agent.client.port import HostClient, ProcessNotFound, ProcessState
 from agent.client.ssh.host import SshHost
-from tests.support.agents import HOST, agent, gone, llama_plan
+from tests.support.agents import HOST, TINY, agent, gone, llama_plan
 from tests.support.controlplane import eventually
 from tests.support.sshd import sshd
 
-KEY = "prod/tiny"
+KEY = TINY
 
 
 @pytest.fixture(params=["agent", "ssh"])

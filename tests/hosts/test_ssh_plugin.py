@@ -21,7 +21,7 @@ from agent.client.ssh.host import SshHost
 from agent.contract import ProcessPlan
 from components.providers.host_provider import READY_TIMEOUT_S
 from tests.hosts.test_host_plugin import HostProcess, Program
-from tests.support.agents import HOST, gone, llama_plan
+from tests.support.agents import HOST, TINY, gone, llama_plan
 from tests.support.sshd import Sshd, sshd
 
 
@@ -70,7 +70,7 @@ def program(server: Sshd, planned: ProcessPlan, **ssh: Any) -> Program:
             **ssh,
         },
         "namespace": "prod",
-        "name": "tiny",
+        "name": TINY.removeprefix("prod/"),
         "plan": planned.model_dump(mode="json", by_alias=True, exclude_defaults=True),
     }
     return lambda: HostProcess("tiny", inputs) and None
@@ -95,21 +95,21 @@ def test_a_process_over_ssh_is_previewed_created_kept_repaired_and_destroyed(
     said: list[str] = []
     stack.preview(color="never", on_output=said.append)
     shown = "\n".join(said)
-    assert "On the host of prod/tiny" in shown and "starts it" in shown
+    assert f"On the host of {TINY}" in shown and "starts it" in shown
     assert not server.store.exists() and server.changing_calls == []
 
     up(stack, program(server, wanted))
     host = SshHost(server.target(), host=HOST)
-    report = host.get("prod/tiny").report
+    report = host.get(TINY).report
     assert report.ready, "up returns when the process serves"
     calls = server.changing_calls
     assert changes(up(stack, program(server, wanted))) == {}
     assert server.changing_calls == calls
 
-    host.put("prod/tiny", llama_plan(tiny_model, extra=("--alias", "by-hand")))
+    host.put(TINY, llama_plan(tiny_model, extra=("--alias", "by-hand")))
     assert changes(stack.refresh(color="never")) == {"update": 1}
     assert changes(up(stack, program(server, wanted))) == {"update": 1}
-    repaired = host.get("prod/tiny")
+    repaired = host.get(TINY)
     assert repaired.plan == wanted and repaired.report.ready
 
     # The state contains paths and no secret.
@@ -120,11 +120,11 @@ def test_a_process_over_ssh_is_previewed_created_kept_repaired_and_destroyed(
     longer = llama_plan(tiny_model, extra=("--alias", "longer"))
     with pytest.raises(auto.CommandError, match="HostKeyUnknown"):
         up(stack, program(server, longer, knownHosts=str(unknown)))
-    assert host.get("prod/tiny").plan == wanted
+    assert host.get(TINY).plan == wanted
 
     stack.destroy(color="never")
     with pytest.raises(ProcessNotFound):
-        host.get("prod/tiny")
+        host.get(TINY)
     assert repaired.report.pid is not None and gone(repaired.report.pid, timeout_s=1)
     host.close()
 

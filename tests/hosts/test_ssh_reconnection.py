@@ -11,12 +11,12 @@ import pytest
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.processes import SshProcesses
 from agent.contract import ProcessPhase, ProcessReason
-from tests.support.agents import HOST, command_plan
+from tests.support.agents import HOST, PLAIN, command_plan
 from tests.support.controlplane import eventually
 from tests.support.sshd import Sshd, sshd
 from tests.support.supervising import SERVER
 
-KEY = "prod/plain"
+KEY = PLAIN
 PLAN = command_plan(sys.executable, "-c", SERVER, "{host}", "{port}")
 
 

@@ -17,12 +17,12 @@ from agent.client.ssh.preparation import SecretFiles
 from agent.client.ssh.processes import SshProcesses
 from agent.contract import ProcessPhase, ProcessPlan, ProcessReason, ProcessReport, SecretReference
 from agent.processes.secret_values import SecretUnavailable
-from tests.support.agents import HOST, command_plan
+from tests.support.agents import HOST, PLAIN, command_plan
 from tests.support.controlplane import eventually
 from tests.support.sshd import Sshd, sshd
 from tests.support.supervising import SERVER
 
-KEY = "prod/plain"
+KEY = PLAIN
 VALUE = 'hf_"1 $HOME `id` \\ %h'
 
 
