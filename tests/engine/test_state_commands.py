@@ -278,9 +278,10 @@ def test_history_of_runs_is_pruned_where_it_piles_up(
     _, s3 = servers
     engine = make_engine(state_url=s3.url, passphrase_file=surroundings)
     for replicas in (1, 2):
-        engine.up(Batch(Stack(namespace), (service("a", namespace=namespace, replicas=replicas),)))
+        outcome = engine.up(Batch(Stack(namespace), (service("a", namespace=namespace, replicas=replicas),)))
+        assert outcome.services[key("a", namespace)].ok
     history = f".pulumi/history/herdsman/{namespace}/"
-    assert sum(name.startswith(history) for name in s3.names()) == 4
+    assert len([name for name in s3.names() if name.startswith(history)]) == 4
     row = next(row for row in told(capsys, "prune", "--state", s3.url) if row["stack"] == namespace)
     assert row["result"] == "copied"
     assert not [name for name in s3.names() if name.startswith(history)]
@@ -289,13 +290,19 @@ def test_history_of_runs_is_pruned_where_it_piles_up(
 
 
 def test_no_password_stands_in_a_command_line_a_message_or_a_process(
-    servers: tuple[Postgres, S3Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_engine: EngineFactory,
+    servers: tuple[Postgres, S3Server],
+    surroundings: Path,
+    namespace: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, out, err = run(capsys, "list", "--state", "postgres://herdsman:swordfish@127.0.0.1/db")
     assert (code, "PGPASSWORD" in err) == (64, True)
     assert "swordfish" not in out + err
     # In HERDSMAN_STATE a password is accepted. The CLI gets it by a variable, too, so neither ps nor an error shows it.
     postgres, _ = servers
+    fill(make_engine(state_url=postgres.url, passphrase_file=surroundings), namespace, "a")
     quoted = PASSWORD.replace(" ", "%20").replace("/", "%2F").replace("@", "%40")
     url = postgres.url.replace("herdsman@", f"herdsman:{quoted}@")
     spy = tmp_path / "pulumi"

@@ -34,7 +34,8 @@ def server() -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def table(server: Postgres) -> Iterator[StateTable]:
+def table(server: Postgres, make_engine: EngineFactory) -> Iterator[StateTable]:
+    make_engine(state_url=server.url).stacks()  # has the CLI make the table
     found = StateTable.of_url(StateUrl.of(server.url))
     assert found is not None
     yield found
