@@ -311,6 +311,7 @@ def herdsman(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(HERDSMAN), *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.soak
 def test_the_command_line_brings_a_cluster_up_and_down(directory: Path) -> None:
     where = ("--dir", str(directory))
     assert herdsman("cluster", "status", *where).returncode == 1

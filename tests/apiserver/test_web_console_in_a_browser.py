@@ -157,6 +157,7 @@ def test_every_state_of_a_page_is_accessible(link: str, client: KubeClient, name
         client.delete(kinds.HOSTS, None, host)
 
 
+@pytest.mark.soak
 def test_empty_pages_are_accessible_and_new_lines_of_a_log_appear(tmp_path: Path) -> None:
     needs.require("chromium")
     folders = LocalFolders.of_user({"HOME": str(tmp_path)})

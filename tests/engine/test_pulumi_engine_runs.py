@@ -177,6 +177,7 @@ def test_an_object_of_somebody_else_is_refused_with_its_manager(
     assert "somebody" in error.message
 
 
+@pytest.mark.soak
 def test_history_backups_and_files_do_not_grow(make_engine: EngineFactory, namespace: str, tmp_path: Path) -> None:
     engine, stack = make_engine(), Stack(namespace)
     temporary = set(os.listdir("/tmp"))

@@ -236,6 +236,7 @@ def test_secrets_in_a_state_are_never_given_up_for_a_passphrase_that_does_not_fi
     assert (code, "rekey --old-passphrase-file" in out) == (1, True)
 
 
+@pytest.mark.soak
 def test_the_doctor_says_what_is_wrong_and_what_to_do(
     make_engine: EngineFactory,
     namespace: str,

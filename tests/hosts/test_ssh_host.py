@@ -223,6 +223,7 @@ def test_a_process_that_cannot_start_says_why(host: SshHost, server: Sshd, tiny_
     assert answers(ready(host))
 
 
+@pytest.mark.soak
 def test_a_file_is_fetched_on_through_a_broken_connection(tmp_path: Path, llama_server: Path, tiny_model: Path) -> None:
     content = tiny_model.read_bytes()
     with network() as net, FileServer(address=net.gateway) as files:

@@ -91,7 +91,7 @@ def with_tool(tmp_path: Path, name: str) -> Path:
     return tools
 
 
-@pytest.mark.parametrize("shell", ["dash", "bash as on macOS"], indirect=True)
+@pytest.mark.parametrize("shell", ["dash", pytest.param("bash as on macOS", marks=pytest.mark.soak)], indirect=True)
 def test_a_process_with_awkward_arguments_is_started_once_and_can_be_removed(server: Sshd, tiny_model: Path) -> None:
     plan = llama_plan(tiny_model)
     plan = plan.model_copy(update={"argv": (*plan.argv, "--alias", "".join(AWKWARD))})

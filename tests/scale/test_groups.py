@@ -101,6 +101,7 @@ def told(outcome: BatchOutcome) -> list[tuple[str, str]]:
     return sorted((change.op, change.name) for change in changes)
 
 
+@pytest.mark.soak
 def test_a_service_over_several_nodes_gets_its_groups_grows_changes_and_goes(
     client: KubeClient, engine: PulumiEngine
 ) -> None:
