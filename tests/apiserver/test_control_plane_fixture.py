@@ -24,18 +24,23 @@ with controlplane.running(["etcd", "kube-apiserver"]) as cluster:
 """
 
 
-def test_clusters_of_a_killed_test_run_are_swept_by_the_next_and_living_ones_are_not() -> None:
+def test_clusters_of_a_killed_test_run_are_swept_by_the_next_and_living_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     controlplane.tool_or_skip("etcd")
     controlplane.tool_or_skip("kube-apiserver")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True, env=environment) as run:
         assert run.stdout is not None
         directory, *pids = run.stdout.readline().split()
-        controlplane.sweep()
-        assert all(psutil.pid_exists(int(pid)) for pid in pids)
+        taken = psutil.Process.create_time
+        with monkeypatch.context() as stepped:  # as by a step of the wall clock
+            stepped.setattr(psutil.Process, "create_time", lambda self: taken(self) + 3600)
+            controlplane.sweep()
+        assert all(_serves(int(pid), directory) for pid in pids)
         run.kill()
         run.wait()
-    assert all(psutil.pid_exists(int(pid)) for pid in pids)
+    assert all(_serves(int(pid), directory) for pid in pids)
     controlplane.sweep()
     assert not Path(directory).exists()
     assert not any(_serves(int(pid), directory) for pid in pids)

@@ -26,6 +26,7 @@ import psutil
 import pytest
 
 from tools.localcluster import LocalCluster
+from tools.localcluster.processes import since_boot_s
 from tools.toolchain import ToolMissing, locate
 from tools.versions import CONTROL_PLANE
 
@@ -79,7 +80,7 @@ def audited_requests(cluster: LocalCluster) -> Iterator[tuple[str, str, str, int
 
 def new_directory() -> Path:
     """Create a directory for a cluster of this test process. If this run is killed, the next run removes it."""
-    return _ROOT / f"{os.getpid()}-{int(psutil.Process().create_time())}" / f"cluster-{next(_numbers)}"
+    return _ROOT / _run_of(psutil.Process()) / f"cluster-{next(_numbers)}"
 
 
 def sweep() -> None:
@@ -96,11 +97,15 @@ def sweep() -> None:
 
 
 def _lives(run: str) -> bool:
-    pid, _, started = run.partition("-")
     try:
-        return abs(psutil.Process(int(pid)).create_time() - float(started)) < 3
+        return _run_of(psutil.Process(int(run.partition("-")[0]))) == run
     except (psutil.Error, ValueError):
         return False
+
+
+def _run_of(process: psutil.Process) -> str:
+    """Name a test process by its pid and its start, which is counted from the boot: the wall clock may be stepped."""
+    return f"{process.pid}-{since_boot_s(process) or int(process.create_time()):.2f}"
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def spawn(program: Path, arguments: Sequence[str], *, log: Path) -> ProcessRecor
         setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
     )
     process = psutil.Process(pid)
-    return ProcessRecord(pid, process.create_time(), _since_boot_s(process))
+    return ProcessRecord(pid, process.create_time(), since_boot_s(process))
 
 
 def find(record: ProcessRecord | None, directory: Path) -> psutil.Process | None:
@@ -110,13 +110,13 @@ def _wait(records: Sequence[ProcessRecord], directory: Path, *, timeout_s: float
 
 
 def _is_same_start(process: psutil.Process, record: ProcessRecord) -> bool:
-    since_boot_s = _since_boot_s(process)
-    if since_boot_s and record.since_boot_s:
-        return abs(since_boot_s - record.since_boot_s) < _SAME_TICK_S
+    found_s = since_boot_s(process)
+    if found_s and record.since_boot_s:
+        return abs(found_s - record.since_boot_s) < _SAME_TICK_S
     return abs(process.create_time() - record.started_at_s) < _SAME_START_S
 
 
-def _since_boot_s(process: psutil.Process) -> float:
+def since_boot_s(process: psutil.Process) -> float:
     """Return the start time of the process in seconds since the boot; 0 if the system does not report it."""
     try:
         fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
