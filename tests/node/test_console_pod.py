@@ -67,7 +67,10 @@ def browser(operator: OperatorPods) -> Browser:
     [port] = operator.client.get(kinds.SERVICES, SYSTEM_NAMESPACE, CONSOLE)["spec"]["ports"]
     network = operator.node.network
     context = ssl.create_default_context(cafile=str(operator.directory / "console-ca.crt"))
-    return Browser(real.Address(network.address, port["nodePort"], network.device), real.Tls(context, NAME))
+    made = Browser(real.Address(network.address, port["nodePort"], network.device), real.Tls(context, NAME))
+    # kube-proxy opens the port of the node after the pod is Ready.
+    eventually(lambda: made.get("/").status, what="an answer at the port of the node", timeout_s=STARTED_S)
+    return made
 
 
 def token_of(operator: OperatorPods, namespace: str, name: str) -> str:
