@@ -21,7 +21,18 @@ from agent.client.http import HttpHost
 from agent.client.port import HostRefused, ProcessNotFound
 from agent.contract import FilePlan, ProcessReport
 from automation.cli.main import invoke
-from tests.support.agents import PLAIN, TINY, AgentProcess, agent, command_plan, gone, kill, llama_plan, until
+from tests.support.agents import (
+    PLAIN,
+    TINY,
+    TINY_NAME,
+    AgentProcess,
+    agent,
+    command_plan,
+    gone,
+    kill,
+    llama_plan,
+    until,
+)
 from tests.support.controlplane import eventually
 
 Start = Callable[..., AgentProcess]
@@ -54,8 +65,7 @@ def test_a_planned_llama_server_answers_a_chat_completion_and_its_words_can_be_r
     host: AgentProcess, llama_server: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = host.start()
-    name = TINY.removeprefix("prod/")
-    client.put(TINY, llama_plan(tiny_model, service=name))
+    client.put(TINY, llama_plan(tiny_model, service=TINY_NAME))
     report = until(client, TINY, "Ready")
     assert report.ready
     usage = ask(report)["usage"]
@@ -72,7 +82,7 @@ def test_a_planned_llama_server_answers_a_chat_completion_and_its_words_can_be_r
     for where in (("--endpoint", host.url, *token), ("--store", str(host.store))):
 
         def said(where: tuple[str, ...] = where) -> str:
-            assert invoke(["logs", name, "-n", "prod", "--tail", "400", *where]) == 0
+            assert invoke(["logs", TINY_NAME, "-n", "prod", "--tail", "400", *where]) == 0
             return capsys.readouterr().out
 
         eventually(lambda: "stop processing" in said(), what="its last word on the answer")

@@ -18,7 +18,7 @@ from agent.client.http import HttpHost
 from agent.client.port import ProcessNotFound
 from agent.contract import ProcessPlan
 from tests.engine.stacks import Run, Stack
-from tests.support.agents import TINY, AgentProcess, agent, gone, llama_plan
+from tests.support.agents import TINY, TINY_NAME, AgentProcess, agent, gone, llama_plan
 
 Program = Callable[[], None]
 
@@ -54,7 +54,7 @@ def program(host: AgentProcess, planned: ProcessPlan, **changes: Any) -> Program
         "endpoint": host.url,
         "tokenFile": str(host.store / "agent-token"),
         "namespace": "prod",
-        "name": TINY.removeprefix("prod/"),
+        "name": TINY_NAME,
         "plan": planned.model_dump(mode="json", by_alias=True, exclude_defaults=True),
         **changes,
     }

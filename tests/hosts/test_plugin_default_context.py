@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ from program.runtimes.flags import number_of
 from tests.engine.stacks import Stack
 from tests.hosts.test_host_plugin import Program, changes
 from tests.hosts.test_host_plugin import program as program_of
-from tests.support.agents import AgentProcess, agent, llama_plan
+from tests.support.agents import TINY, TINY_NAME, AgentProcess, agent, llama_plan
 from tools.tiny_model import Shape, write_tiny_model
 
 TRAINED = 4096
-NAME = f"tiny-{os.getpid()}"
-"""A process has the port of its name, so no two runs of tests share the name."""
 
 
 @pytest.fixture
@@ -48,11 +45,11 @@ def planned(model: Path | str, tokens: int = 2048, **changed: Any) -> ProcessPla
 
 
 def program(host: AgentProcess, plan: ProcessPlan, **inputs: Any) -> Program:
-    return program_of(host, plan, name=NAME, **inputs)
+    return program_of(host, plan, name=TINY_NAME, **inputs)
 
 
 def context(client: HttpHost) -> int | None:
-    plan = client.get(f"prod/{NAME}").plan
+    plan = client.get(TINY).plan
     assert plan is not None
     return number_of(plan.argv, "--ctx-size")
 
@@ -69,13 +66,13 @@ def test_the_context_that_fits_is_chosen_once_and_kept(
     assert f"{TRAINED:,} tokens of context, the longest that fits" in str(told.events)
     stack.up(wanted)
     assert (context(client), recorded(stack)) == (TRAINED, str(TRAINED))
-    pid = client.get(f"prod/{NAME}").report.pid
+    pid = client.get(TINY).report.pid
     # Less memory than it takes now: a choice of today would be shorter, and the process keeps its own.
     less = program(host, planned(model, memory_budget_bytes=1 << 20, memory_check="warn"), defaultContext="auto")
     preview = stack.preview(less)
     assert "tokens of context" not in str(preview.events)
     assert changes(stack.up(wanted)) == {}
-    assert (context(client), client.get(f"prod/{NAME}").report.pid) == (TRAINED, pid)
+    assert (context(client), client.get(TINY).report.pid) == (TRAINED, pid)
 
 
 def test_a_process_of_an_earlier_version_keeps_its_context(

@@ -40,15 +40,14 @@ from agent.steps.service import Service
 from agent.steps.step import State
 from tests.hosts.test_agent_drain import TOKENS, LongAnswer
 from tests.hosts.test_agent_drain import plan as long_plan
-from tests.support.agents import HOST, gone, kill, llama_plan
+from tests.support.agents import HOST, TINY, gone, kill, llama_plan
 from tests.support.booted_systemd import booted
 from tests.support.controlplane import eventually
 from tests.support.model_server import File, FileServer
 from tests.support.netns import network
 from tests.support.sshd import FAKES, Sshd, make_key, sshd
 
-KEY = f"prod/tiny-{os.getpid()}"
-"""A process has the port of its key, and a killed one needs it again. So no two runs of tests share the key."""
+KEY = TINY
 NAMED = KEY.replace("/", ".")
 UNIT = f"herdsman-process-{NAMED}"
 

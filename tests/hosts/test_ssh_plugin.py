@@ -21,7 +21,7 @@ from agent.client.ssh.host import SshHost
 from agent.contract import ProcessPlan
 from components.providers.host_provider import READY_TIMEOUT_S
 from tests.hosts.test_host_plugin import HostProcess, Program
-from tests.support.agents import HOST, TINY, gone, llama_plan
+from tests.support.agents import HOST, TINY, TINY_NAME, gone, llama_plan
 from tests.support.sshd import Sshd, sshd
 
 
@@ -70,7 +70,7 @@ def program(server: Sshd, planned: ProcessPlan, **ssh: Any) -> Program:
             **ssh,
         },
         "namespace": "prod",
-        "name": TINY.removeprefix("prod/"),
+        "name": TINY_NAME,
         "plan": planned.model_dump(mode="json", by_alias=True, exclude_defaults=True),
     }
     return lambda: HostProcess("tiny", inputs) and None

@@ -4,7 +4,6 @@ it.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +14,11 @@ from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.layout import unit_name
 from agent.client.ssh.processes import SshProcesses
 from agent.contract import ProcessPlan, ProcessReport
-from tests.support.agents import HOST, kill, llama_plan
+from tests.support.agents import HOST, TINY, kill, llama_plan
 from tests.support.controlplane import eventually
 from tests.support.sshd import Sshd, sshd
 
-KEY = f"prod/tiny-{os.getpid()}"
-"""The port follows from the key, and tests in other processes use hosts on this machine, too."""
+KEY = TINY
 
 
 class Watched:

@@ -22,7 +22,8 @@ from agent.server.processes.process import marked_processes
 from tests.support.controlplane import eventually
 
 HOST = "test-host"
-TINY, PLAIN = f"prod/tiny-{os.getpid()}", f"prod/plain-{os.getpid()}"
+TINY_NAME = f"tiny-{os.getpid()}"
+TINY, PLAIN = f"prod/{TINY_NAME}", f"prod/plain-{os.getpid()}"
 """Keys of processes. A process has the port of its key, so two test processes must not use the same key at once."""
 REACHED = ("--listen", own_address())
 """Arguments of an agent on the machine of the cluster: engines listen on the address that their Services use."""
