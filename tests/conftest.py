@@ -111,7 +111,7 @@ def api(control_plane: LocalCluster) -> controlplane.Api:
 def _no_shared_object_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     """Delete the Hosts that a module made, and fail it if it leaves CRDs or nodes: later tests would find them.
 
-    Hosts are of no namespace, and agents make them.
+    Hosts are cluster-scoped, so no deletion of a namespace removes them.
     """
     hosts, nodes = _shared(HOSTS), _shared(NODES)
     yield
@@ -125,7 +125,7 @@ def _no_shared_object_stays(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _shared(kind: Kind) -> set[str]:
-    """Return the names of the objects of a kind without namespaces on the shared control plane, if it has started."""
+    """Return the names of the objects of a cluster-scoped kind on the shared control plane, if it has started."""
     apis = [controlplane.Api(cluster) for cluster in _SHARED]
     return {each["metadata"]["name"] for api in apis for each in (api.get(kind.path()) or {"items": []})["items"]}
 

@@ -62,8 +62,8 @@ class ServingCertificate:
             self._next = self._issue()
 
     def settle(self) -> float | None:
-        """Replace the certificate after every API server has the next one's authority. Call it when the object has
-        `authorities`.
+        """Replace the certificate after every API server has the authority of the next certificate. Call it when the
+        object has `authorities`.
 
         Return None while there is no next certificate, else the seconds to wait; 0 means that `files` changed now.
         """

@@ -144,8 +144,7 @@ class EngineRuns:
             return self._in_bulk
 
     def withhold(self, submission: Submission) -> None:
-        """Let no pass report the success of this request before the end of the bulk; see
-        `FIRST_STATUS_IN_BULK_S`."""
+        """Report the success of this request after the bulk, or after `FIRST_STATUS_IN_BULK_S`."""
         with self._lock:
             self._withheld[submission.key] = submission
 
