@@ -6,7 +6,8 @@ The server checks permissions, admission and validation of each write as it woul
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import urllib3
@@ -20,6 +21,19 @@ from kubeapi.kinds import NAMESPACES, Kind
 _READS = frozenset({"GET", "HEAD"})
 _REVIEWS = "/apis/authorization.k8s.io/"
 """The API of access reviews: a POST there stores nothing, and takes no dry run."""
+
+
+MAX_READS = 3
+"""How often an object is read for one dry run while other clients write it."""
+
+
+def is_same_version(read: Json, answer: Json) -> bool:
+    """Return whether a dry run was made over the version of the object that was read before it.
+
+    The answer of a dry run has the resourceVersion of the stored object. If it differs, another client wrote the object
+    after it was read, and a comparison would show that client's change as the dry run's.
+    """
+    return bool(read["metadata"].get("resourceVersion") == answer["metadata"].get("resourceVersion"))
 
 
 class DryRunClient(KubeClient):
@@ -58,18 +72,12 @@ class DryRunClient(KubeClient):
 
     def apply(self, kind: Kind, namespace: str | None, obj: Json, **options: Any) -> Json:
         """Record what a server-side apply would do. Raises as `KubeClient.apply`."""
-        name = obj["metadata"]["name"]
-        before = self._live(kind, namespace, name)
-        after = super().apply(kind, namespace, obj, **options)
-        self._compare(kind, namespace, name, before, after)
-        return after
+        send = partial(super().apply, kind, namespace, obj, **options)
+        return self._try(kind, namespace, obj["metadata"]["name"], send)
 
     def patch(self, kind: Kind, namespace: str | None, name: str, body: Any, **options: Any) -> Json:
         """Record what a patch would do. Raises as `KubeClient.patch`."""
-        before = self._live(kind, namespace, name)
-        after = super().patch(kind, namespace, name, body, **options)
-        self._compare(kind, namespace, name, before, after)
-        return after
+        return self._try(kind, namespace, name, partial(super().patch, kind, namespace, name, body, **options))
 
     def delete(self, kind: Kind, namespace: str | None, name: str, **options: Any) -> None:
         """Record that an object would be deleted. Raises as `KubeClient.delete`."""
@@ -82,11 +90,18 @@ class DryRunClient(KubeClient):
             return self.get(kind, namespace, name)
         return None
 
-    def _compare(self, kind: Kind, namespace: str | None, name: str, before: Json | None, after: Json) -> None:
+    def _try(self, kind: Kind, namespace: str | None, name: str, send: Callable[[], Json]) -> Json:
+        """Send a dry run, record whether it would create or change the object, and return the object after it."""
+        for _ in range(MAX_READS):
+            before = self._live(kind, namespace, name)
+            after = send()
+            if before is None or is_same_version(before, after):
+                break
         if before is None:
             self._record("create", kind, namespace, name)
         elif _content(before) != _content(after):
             self._record("change", kind, namespace, name)
+        return after
 
     def _record(self, verb: str, kind: Kind, namespace: str | None, name: str) -> None:
         text = _text(verb, kind, namespace, name)

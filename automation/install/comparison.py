@@ -17,6 +17,7 @@ from components.providers.kubernetes_ownership import managers_words, owner_of
 from components.rendered import RenderedObject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.dry_run import MAX_READS, is_same_version
 from kubeapi.errors import ApiError, NotFound
 from kubeapi.json_types import Json
 
@@ -55,15 +56,18 @@ def _compare(client: KubeClient, each: RenderedObject) -> Compared:
     manifest = each.manifest
     kind = client.mapping(str(manifest["apiVersion"]), each.kind)
     namespace = manifest["metadata"].get("namespace")
-    live = find(client, kind, namespace, each.name)
-    holder = "" if live is None or owner_of(live, manifest, MANAGER).ours else managers_words(live)
-    try:
-        after = client.apply(kind, namespace, manifest, field_manager=MANAGER, force=True, dry_run=True)
-    except NotFound:
-        # The same installation makes its namespace.
-        return Compared(each, created(each))
-    except ApiError as error:
-        return Compared(each, rejected(each, live, str(error)), holder)
+    for _ in range(MAX_READS):
+        live = find(client, kind, namespace, each.name)
+        holder = "" if live is None or owner_of(live, manifest, MANAGER).ours else managers_words(live)
+        try:
+            after = client.apply(kind, namespace, manifest, field_manager=MANAGER, force=True, dry_run=True)
+        except NotFound:
+            # The same installation makes its namespace.
+            return Compared(each, created(each))
+        except ApiError as error:
+            return Compared(each, rejected(each, live, str(error)), holder)
+        if live is None or is_same_version(live, after):
+            break
     return Compared(each, created(each) if live is None else updated(each, live, after), holder)
 
 

@@ -18,6 +18,7 @@ from components import naming
 from components.providers.kubernetes_errors import causes
 from components.providers.kubernetes_objects import LAST_APPLIED_ANNOTATION
 from kubeapi.client import APPLY_PATCH, MERGE_PATCH, KubeClient
+from kubeapi.dry_run import MAX_READS, is_same_version
 from kubeapi.errors import ApiError, Conflict, NotFound, TooManyRequests, Unauthorized, Unreachable
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
@@ -165,6 +166,22 @@ def dry_run_document(client: KubeClient, kind: Kind, wanted: Json, live: Json | 
 
     Raises DocumentRefused, and ApiError where the API server cannot be asked.
     """
+    for _ in range(MAX_READS):
+        answer = _attempt_once(client, kind, wanted, live)
+        if live is None or is_same_version(live, answer.cr):
+            break
+        live = _latest(client, kind, wanted)
+    return answer
+
+
+def _latest(client: KubeClient, kind: Kind, wanted: Json) -> Json:
+    try:
+        return client.get(kind, wanted["metadata"].get("namespace"), wanted["metadata"]["name"])
+    except NotFound as error:
+        raise DocumentRefused("was deleted during the preview; run the command again") from error
+
+
+def _attempt_once(client: KubeClient, kind: Kind, wanted: Json, live: Json | None) -> AppliedDocument:
     namespace, name = wanted["metadata"].get("namespace"), wanted["metadata"]["name"]
     if live is not None and live["metadata"].get("deletionTimestamp"):
         raise DocumentRefused("is being deleted; apply it again after its deletion")

@@ -29,12 +29,12 @@ from components.providers.kubernetes_records import applied_fields, inherited
 from components.providers.kubernetes_templates import as_made
 from components.rendered import RenderedObject
 from kubeapi.client import KubeClient
+from kubeapi.dry_run import MAX_READS, is_same_version
 from kubeapi.errors import ApiError, Conflict, Forbidden, Invalid, KindNotServed, NotFound, Unauthorized, Unreachable
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 
 _REPLICAS = ("spec", "replicas")
-_MAX_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,12 @@ def dry_run_object(
     identity = Identity.of(each.manifest)
     try:
         kind = client.mapping(str(each.manifest["apiVersion"]), each.kind)
-        for _ in range(_MAX_ROUNDS):
+        for _ in range(MAX_READS):
             try:
-                return _attempt_once(client, kind, each, live, shared=shared, given=given)
+                outcome = _attempt_once(client, kind, each, live, shared=shared, given=given)
+                if live is None or outcome.after is None or is_same_version(live, outcome.after):
+                    return outcome
+                live = _latest(client, kind, identity)
             except (Conflict, NotFound, Invalid) as error:
                 if isinstance(error, Invalid) and not about_uid(error):
                     raise

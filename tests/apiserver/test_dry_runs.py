@@ -12,6 +12,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.dry_run import DryRunClient
 from kubeapi.errors import Invalid, NotFound
+from kubeapi.json_types import Json
 from tests.support.controlplane import Api, eventually
 from tools.localcluster import LocalCluster
 
@@ -54,6 +55,23 @@ def test_a_client_for_dry_runs_stores_nothing(control_plane: LocalCluster, clien
             client.get(kind, namespace, name)
     with pytest.raises(Invalid):
         dry.create(kinds.CONFIG_MAPS, namespace, {**body, "metadata": {"name": "Not A Name"}})
+
+
+def test_a_write_of_another_client_in_between_is_not_counted(
+    control_plane: LocalCluster, client: KubeClient, namespace: str
+) -> None:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}}
+    client.create(kinds.CONFIG_MAPS, namespace, body)
+
+    class Disturbed(DryRunClient):
+        def _live(self, kind: kinds.Kind, namespace: str | None, name: str) -> Json | None:
+            read = super()._live(kind, namespace, name)
+            client.patch(kind, namespace, name, {"data": {"other": "value"}})
+            return read
+
+    dry = Disturbed.default(str(control_plane.kubeconfig))
+    dry.patch(kinds.CONFIG_MAPS, namespace, "a", {"data": {"k": "v"}})
+    assert dry.changes == []
 
 
 def test_commands_name_what_they_would_do_and_do_nothing(

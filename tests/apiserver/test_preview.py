@@ -13,6 +13,7 @@ import yaml
 
 from automation.cli.main import EXIT_FAILED, invoke
 from automation.cli.preview import EXIT_CHANGED
+from automation.preview.changes import ServicePreview
 from automation.preview.custom_resources import DocumentRefused, dry_run_document
 from automation.preview.lookup import PreviewLookup
 from automation.preview.previewer import Previewer
@@ -154,6 +155,45 @@ def test_an_edit_is_told_field_by_field_with_what_restarts(show: Show, client: K
     assert changes(fewer) == {"Deployment": ["replicas 2 -> 1"]}
     assert fewer["restarts"] == []
     assert fewer["stops"] == ["1 pod of Deployment chat"]
+
+
+def test_a_change_of_another_client_during_a_preview_is_not_shown(client: KubeClient, namespace: str) -> None:
+    model = apply_model(client, namespace, model_cr())
+    cr, _ = make(client, namespace, service_cr(contextSize=4096), model)
+    edited = {**cr, "spec": {**cr["spec"], "contextSize": 8192}}
+    disturbed: list[str] = []
+
+    class Disturbed(KubeClient):
+        """A client whose first dry run is sent after another client wrote the object."""
+
+        def apply(self, kind: kinds.Kind, namespace: str | None, obj: Json, **options: Any) -> Json:
+            if not disturbed:
+                disturbed.append(obj["metadata"]["name"])
+                note = {"metadata": {"annotations": {"example.com/note": "of another client"}}}
+                client.patch(kind, namespace, disturbed[0], note)
+            return super().apply(kind, namespace, obj, **options)
+
+    def preview(asking: KubeClient) -> ServicePreview:
+        subject = Subject(edited, PreviewLookup(asking))
+        return Previewer(asking, options=RenderOptions()).preview_services([subject])[0]
+
+    quiet, shown = preview(client), preview(Disturbed(client._access))
+    assert disturbed == ["chat"]
+    (changed,) = (each for each in shown.objects if each.op != "same")
+    assert changed.fields == ("containers[llama-server].args --ctx-size 4096 -> 8192",)
+    assert shown.digest == quiet.digest
+
+
+def test_a_document_that_another_client_applied_during_a_preview_is_unchanged(
+    client: KubeClient, namespace: str
+) -> None:
+    apply_model(client, namespace, model_cr())
+    wanted = service_cr(contextSize=4096)
+    wanted["metadata"] |= {"namespace": namespace, "labels": {"team": "a"}}
+    client.create(kinds.INFERENCE_SERVICES, namespace, service_cr(contextSize=4096))
+    read = client.get(kinds.INFERENCE_SERVICES, namespace, "chat")
+    client.patch(kinds.INFERENCE_SERVICES, namespace, "chat", {"metadata": {"labels": {"team": "a"}}})
+    assert not dry_run_document(client, kinds.INFERENCE_SERVICES, wanted, read).changed
 
 
 def test_a_gpu_for_a_service_without_is_an_update_and_no_error(show: Show, client: KubeClient, namespace: str) -> None:
