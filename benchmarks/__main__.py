@@ -44,13 +44,17 @@ Row = dict[str, object]
 
 # Limits for two cores. Rows without a limit are for information.
 LIMITS = {
-    "change p50 (s)": 0.7,
-    "create 100 (s)": 8.0,
-    "create 1000 (s)": 60.0,
+    "create 100 (s)": 2.5,
+    "create 1000 (s)": 25.0,
+    "change p50 (s)": 0.25,
+    "change p99 (s)": 0.5,
+    "change p50 at 1000 (s)": 0.25,
+    "change p99 at 1000 (s)": 0.5,
     "restart: engine processes": 0.0,
     "restart: to idle (s)": 3.0,
     "idle: share of a core (%)": 1.0,
-    "RSS at 100 (MB)": 150.0,
+    "RSS at 100 (MB)": 110.0,
+    "RSS at 1000 (MB)": 140.0,
 }
 
 REST_LIMIT_S = 60.0
@@ -172,9 +176,10 @@ def _scenarios(subject: Subject, bench: Workbench, prefix: str, options: argpars
         row[f"create {options.large} (s)"] = seconds
         row[f"at rest at {options.large}: API requests per second"] = _rest(bench, options.rest_seconds)
         latencies = scenarios.change_latencies(
-            client, large, services=options.large, changes=10, check=subject.check_alive
+            client, large, services=options.large, changes=options.changes, check=subject.check_alive
         )
         row[f"change p50 at {options.large} (s)"] = latencies.quantile(0.5)
+        row[f"change p99 at {options.large} (s)"] = latencies.quantile(0.99)
         usage = subject.stop()
         row[f"RSS at {options.large} (MB)"] = usage.main_rss_bytes / 1e6
         scenarios.clear_namespace(client, large)

@@ -15,6 +15,7 @@ MEASURES = (
     "change p50 (s)",
     "change p99 (s)",
     "change p50 at 1000 (s)",
+    "change p99 at 1000 (s)",
     "restart: to idle (s)",
     "idle: share of a core (%)",
     "idle: API requests per minute",
