@@ -35,7 +35,7 @@ from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.parse.service import parse_service
 from tools.localcluster import LocalCluster
 
-LIMITS = {"one change, p50 (s)": 0.7, "fleet of new services (s)": 15.0, "fleet, all edited (s)": 15.0}
+LIMITS = {"one change, p50 (s)": 0.5, "fleet of new services (s)": 3.0, "fleet, all edited (s)": 3.5}
 WRITERS = 8
 MANAGER = "benchmarks"
 SMALL = "small"
