@@ -103,9 +103,11 @@ class GoogleTokens:
         # A client that leaves does not end the exchange, for which others may wait.
         return (await asyncio.shield(self._fetching(account))).text
 
-    def drop(self, account: ServiceAccount) -> None:
-        """Forget a token that was refused."""
-        self._known.pop(account, None)
+    def drop(self, account: ServiceAccount, refused: str) -> None:
+        """Forget a token that was refused, unless another one has replaced it since."""
+        known = self._known.get(account)
+        if known is not None and known.text == refused:
+            del self._known[account]
 
     def close(self) -> None:
         """End all exchanges."""

@@ -127,9 +127,10 @@ class ProviderCall:
     async def _exchange(self) -> GatewayError | None:
         from yarl import URL
 
-        request, headers = self._request, dict(self._request.headers)
+        request, headers, token = self._request, dict(self._request.headers), ""
         if request.account is not None:
-            headers["Authorization"] = f"Bearer {await self._connections.google_tokens.token(request.account)}"
+            token = await self._connections.google_tokens.token(request.account)
+            headers["Authorization"] = f"Bearer {token}"
         async with self._connections.session().post(
             URL(request.url, encoded=request.is_signed),
             data=request.body,
@@ -140,7 +141,7 @@ class ProviderCall:
             status = answer.status
             if status in REFUSALS:
                 if request.account is not None and status == 401:  # 403: the account lacks a right, not a new token
-                    self._connections.google_tokens.drop(request.account)
+                    self._connections.google_tokens.drop(request.account, token)
                 # The client would take it for a refusal of its own key.
                 return GatewayError(502, KEY_REFUSED, f"the provider refused the gateway's key ({status})")
             if 300 <= status < 400:

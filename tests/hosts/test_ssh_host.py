@@ -402,6 +402,8 @@ def test_one_connection_serves_many_commands_and_is_made_again(plain_server: Ssh
     with pytest.raises(CommandRefused) as caught:
         connection.shell("echo last words >&2; exit 3", what="a script")
     assert "a script" in caught.value.message and "ended with 3: last words" in caught.value.message
+    unread = connection.run(["sh", "-c", "echo enough >&2; exit 3"], stdin=b"x" * 8_000_000)
+    assert (unread.code, unread.stderr) == (3, b"enough\n"), "a command may end before it has read its input"
     with pytest.raises(CommandRefused, match=r"had not ended after 0\.5 s"):
         connection.run(["sh", "-c", "sleep 5", "sh", "--password=hush"], timeout_s=0.5)
     assert connection.opened == 1

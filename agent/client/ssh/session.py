@@ -231,9 +231,7 @@ def _exchange(channel: Any, stdin: bytes, deadline: float) -> CommandResult:
     while True:
         moved = False
         if rest and channel.send_ready():
-            rest, moved = rest[channel.send(rest[:_CHUNK]) :], True
-            if not rest:
-                channel.shutdown_write()
+            rest, moved = _send(channel, rest), True
         while channel.recv_ready():
             out += channel.recv(_CHUNK)
             moved = True
@@ -257,6 +255,19 @@ def _exchange(channel: Any, stdin: bytes, deadline: float) -> CommandResult:
         raise EOFError("it was closed before the command had ended")
     code = channel.recv_exit_status()
     return CommandResult(code if code >= 0 else 255, bytes(out), bytes(err))
+
+
+def _send(channel: Any, rest: memoryview) -> memoryview:
+    """Send a part of the input, and return what is left: nothing for a command that ended before it read all."""
+    try:
+        rest = rest[channel.send(rest[:_CHUNK]) :]
+        if not rest:
+            channel.shutdown_write()
+    except OSError:
+        if not channel.closed:
+            raise
+        return rest[:0]  # the command's exit status and words tell why
+    return rest
 
 
 def _identity(target: SshTarget) -> Any:

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -42,9 +43,12 @@ class Google:
         self.chat_answer = says("200 OK", b'{"id": 1}')
         self.may_answer = threading.Event()
         self.may_answer.set()
+        self.may_chat = threading.Event()
+        self.may_chat.set()
 
     def __call__(self, connection: socket.socket, head: bytes, data: bytes) -> None:
         if not head.startswith(b"POST /token "):
+            self.may_chat.wait(10)
             if f"authorization: Bearer {self.tokens[-1]}\r\n".lower() in (head.decode() + "\r\n").lower():
                 self.chat_answer(connection, head, data)
             else:
@@ -65,6 +69,7 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
     made = Google()
     yield made
     made.may_answer.set()
+    made.may_chat.set()
 
 
 def account(provider: TlsServer, **fields: Any) -> str:
@@ -135,6 +140,24 @@ def test_a_token_is_renewed_before_it_ends_while_requests_go_on(
     assert front.ask(body(), AT_ROUTER)[0] in (200, 502)  # the renewed token may be the last one already
     eventually(lambda: len(google.tokens) == 2, what="the renewal")
     eventually(lambda: front.ask(body(), AT_ROUTER)[0] == 200, what="an answer for the new token")
+    assert len(google.tokens) == 2
+
+
+def test_a_refusal_of_an_old_token_does_not_drop_the_new_one(front: Front, make_provider: Make, google: Google) -> None:
+    google.lasts_s = 100
+    provider = make_provider(google)
+    serve(front, provider)
+    assert front.ask(body(), AT_ROUTER)[0] == 200
+    google.lasts_s = 3600
+    google.may_chat.clear()
+    with ThreadPoolExecutor(2) as pool:
+        old = pool.submit(front.ask, body(), AT_ROUTER)
+        eventually(lambda: len(google.tokens) == 2, what="the renewal, which the request with the old token began")
+        new = pool.submit(front.ask, body(), AT_ROUTER)
+        eventually(lambda: any(b"Bearer token-1" in head for head, _ in provider.seen), what="the new token in use")
+        google.may_chat.set()
+        assert (old.result()[0], new.result()[0]) == (502, 200)
+    assert front.ask(body(), AT_ROUTER)[0] == 200
     assert len(google.tokens) == 2
 
 
