@@ -202,12 +202,11 @@ def test_replicas_have_hosts_of_their_own_and_leave_drained_and_lost_ones(
     on(client, namespace, "p-a")
     assert placed(client, namespace, replica=1) == "p-b"
 
-    edit(client, namespace, replicas=1)
+    # In one write, so that the loop has seen the annotation when the second replica goes.
+    once = {"metadata": {"annotations": {"herdsman.dev/moves": "false"}}, "spec": {"replicas": 1}}
+    client.patch(kinds.INFERENCE_SERVICES, namespace, "svc", once)
     eventually(lambda: not placed(client, namespace, replica=1), what="the second replica to go")
     assert placed(client, namespace) == "p-a"
-    client.patch(
-        kinds.INFERENCE_SERVICES, namespace, "svc", {"metadata": {"annotations": {"herdsman.dev/moves": "false"}}}
-    )
     hosts.edit("p-a", taints=[{"key": "repair", "effect": "NoExecute"}])
     hosts.add("p-d")
     service(client, namespace, "other", annotations=SELECTED, contextSize=128)
