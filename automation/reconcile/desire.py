@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from automation.approval.modes import Mode, mode_of
 from automation.approval.policy_checker import Verdict
@@ -36,6 +37,10 @@ from program.desired.keys import ServiceKey
 from program.desired.replicas import with_replicas
 from program.desired.service import DesiredService
 from program.dialects.dialect import Dialect, Lookup
+from program.dialects.status.model_wait import model_wait_s
+
+_CLOCK_S = 0.1
+"""Added to a wait, so that it is over at the next look."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +138,11 @@ class Desirer:
             )
         except SpecInvalid as error:
             return Desired(problem=_problem_of(error, terminal=True), hosts=hosts, mode=mode)
-        except ModelNotReady:
+        except ModelNotReady as error:
             # The status reads the Model and reports its state as LLMKube does. A change of the Model enqueues the
-            # service.
-            return Desired(mode=mode)
+            # service. That the Model of a new service does not follow is reported after a while.
+            wait_s = 0.0 if error.found else model_wait_s(cr, now=datetime.now(UTC))
+            return Desired(mode=mode, retry_after_s=wait_s + _CLOCK_S if wait_s else None)
         except NotYet as error:
             problem = _problem_of(error, terminal=False)
             return Desired(problem=problem, hosts=hosts, mode=mode, retry_after_s=error.retry_after_s)

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.usefixtures("loop")
 
 def test_a_missing_model_is_told_and_its_arrival_heals(client: KubeClient, namespace: str) -> None:
     service(client, namespace, runtime="vllm", skipModelInit=True)
+    # Both are often applied together, so a new service waits for its Model at first.
+    await_condition(client, namespace, "svc", "Reconciling", "True", saying="Waiting for Model `base`")
     failed = await_condition(client, namespace, "svc", "Degraded", "True")
     assert "base" in failed["message"] or "Model not found" in failed["message"]
     assert status(client, namespace)["phase"] == "Failed"

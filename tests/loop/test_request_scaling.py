@@ -135,15 +135,6 @@ def gateway(
         yield address
 
 
-def ready_model(client: KubeClient, where: str) -> None:
-    """Create the Model `base`, and wait until it is Ready. Before that a gateway refuses requests to its services."""
-    loop.model(client, where)
-    eventually(
-        lambda: (client.get(kinds.MODELS, where, "base").get("status") or {}).get("phase") == "Ready",
-        what="the Model to be Ready",
-    )
-
-
 def replicas(client: KubeClient, where: str, name: str) -> int:
     return int(deployed(client, where, name)["spec"]["replicas"])
 
@@ -236,7 +227,7 @@ def test_a_request_wakes_a_llama_server_with_a_key(client: KubeClient, gateway: 
     where = namespace(client, "keyed")
     client.create(kinds.SECRETS, where, {"metadata": {"name": "key"}, "stringData": {"api-key": "sesame"}})
     grant_secret(client, where, "key")
-    ready_model(client, where)
+    loop.model(client, where)
     loop.service(client, where, annotations=BY_REQUESTS | {"herdsman.dev/api-key-secret": "key"}, skipModelInit=True)
     deployed(client, where)
     assert loop.condition(client, where, "svc", "SpecHonoured").get("status") != "False"
@@ -249,7 +240,7 @@ def test_replicas_follow_the_requests_without_an_autoscaler(
     client: KubeClient, cluster: LocalCluster, gateway: str, engine: Engine
 ) -> None:
     where = namespace(client, "scaled")
-    ready_model(client, where)
+    loop.model(client, where)
     annotations = {"herdsman.dev/scale-by": "requests", "herdsman.dev/target-requests": "1"}
     scaling = {"minReplicas": 0, "maxReplicas": 2}
     loop.service(client, where, annotations=annotations, autoscaling=scaling, skipModelInit=True)
@@ -283,7 +274,7 @@ def test_an_autoscaler_scales_a_service_that_is_awake_while_external_metrics_are
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     where = namespace(client, "followed")
-    ready_model(client, where)
+    loop.model(client, where)
     annotations = BY_REQUESTS | {"herdsman.dev/idle-timeout": "1h", "herdsman.dev/target-requests": "4"}
     scaling = {"minReplicas": 1, "maxReplicas": 3}
     loop.service(client, where, annotations=annotations, autoscaling=scaling, skipModelInit=True)

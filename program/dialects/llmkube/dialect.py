@@ -18,6 +18,7 @@ from program.dialects.llmkube.parse.service import draft_reference, parse_servic
 from program.dialects.llmkube.status.model import failure_of, known_status
 from program.dialects.llmkube.status.service import service_status
 from program.dialects.status.conditions import Reason
+from program.dialects.status.model_wait import model_wait_s
 
 DRAFT_RECHECK_S = 300.0
 """Seconds until a service checks again a draft Model that is not Ready. A change of the Model enqueues it earlier."""
@@ -47,7 +48,7 @@ class LlmkubeDialect:
         """Return the complete status, or the dict `cr["status"]` itself if nothing has changed."""
         model_cr = _model(cr, look)
         of_model = {
-            "model_found": model_cr is not None,
+            "model_found": model_cr is not None or model_wait_s(cr, now=now) > 0,
             "model_ready": model_cr is not None and (model_cr.get("status") or {}).get("phase") == "Ready",
             "model_failed": failure_of(model_cr) if model_cr is not None else "",
         }
