@@ -39,8 +39,8 @@ from program.desired.service import DesiredService
 from program.dialects.dialect import Dialect, Lookup
 from program.dialects.status.model_wait import model_wait_s
 
-_CLOCK_S = 0.1
-"""Added to a wait, so that it is over at the next look."""
+_MARGIN_S = 0.1
+"""Added to the wait for a Model, so that the wait is over in the pass after it."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ class Desirer:
             return Desired(problem=_problem_of(error, terminal=True), hosts=hosts, mode=mode)
         except ModelNotReady as error:
             # The status reads the Model and reports its state as LLMKube does. A change of the Model enqueues the
-            # service. That the Model of a new service does not follow is reported after a while.
+            # service. A new service is enqueued once more at the end of its wait, to report that the Model is missing.
             wait_s = 0.0 if error.found else model_wait_s(cr, now=datetime.now(UTC))
-            return Desired(mode=mode, retry_after_s=wait_s + _CLOCK_S if wait_s else None)
+            return Desired(mode=mode, retry_after_s=wait_s + _MARGIN_S if wait_s else None)
         except NotYet as error:
             problem = _problem_of(error, terminal=False)
             return Desired(problem=problem, hosts=hosts, mode=mode, retry_after_s=error.retry_after_s)

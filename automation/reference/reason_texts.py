@@ -29,7 +29,9 @@ MEANINGS = {
     Reason.WAITING_FOR_HOST: "No live host is suitable, or the host has not started the process yet.",
     Reason.HOST_LOST: "The host no longer renews its Lease or its heartbeat.",
     Reason.HOST_PROCESS_FAILING: "The process on the host fails. The message has the reason of the HostProcess.",
-    Reason.MODEL_NOT_FOUND: "`spec.modelRef` names a Model that does not exist in the namespace.",
+    Reason.MODEL_NOT_FOUND: (
+        "`spec.modelRef` names a Model that does not exist in the namespace. A new service waits five seconds for it."
+    ),
     Reason.SPEC_INVALID: "A value of the spec is invalid. The message has the field.",
 }
 

@@ -4,12 +4,14 @@ it.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from program.dialects.status.model_wait import MODEL_FOLLOWS_S
 from tests.support.loop import await_condition, deployed, edit, eventually, find, model, service, status
 
 pytestmark = pytest.mark.usefixtures("loop")
@@ -17,11 +19,12 @@ pytestmark = pytest.mark.usefixtures("loop")
 
 def test_a_missing_model_is_told_and_its_arrival_heals(client: KubeClient, namespace: str) -> None:
     service(client, namespace, runtime="vllm", skipModelInit=True)
-    # Both are often applied together, so a new service waits for its Model at first.
-    await_condition(client, namespace, "svc", "Reconciling", "True", saying="Waiting for Model `base`")
     failed = await_condition(client, namespace, "svc", "Degraded", "True")
     assert "base" in failed["message"] or "Model not found" in failed["message"]
     assert status(client, namespace)["phase"] == "Failed"
+    created = client.get(kinds.INFERENCE_SERVICES, namespace, "svc")["metadata"]["creationTimestamp"]
+    waited = datetime.fromisoformat(failed["lastTransitionTime"]) - datetime.fromisoformat(created)
+    assert waited.total_seconds() >= MODEL_FOLLOWS_S, "both are often applied together, so the service waits at first"
     model(client, namespace)
     deployed(client, namespace)
 

@@ -7,17 +7,18 @@ from datetime import datetime
 from kubeapi.json_types import Json
 
 MODEL_FOLLOWS_S = 5.0
-"""The time after a service's creation in which its Model may follow.
+"""The time after the creation of a service in which its Model may be missing.
 
-Both are often applied together. The file may name the service first, and the watches of two kinds deliver in any order.
-Tools that wait for a service (kstatus, Flux) give up at a `Stalled` that would be true for a moment only.
+Both are often applied together. The file may contain the service first, and the events of two watches arrive in any
+order. kstatus counts `Stalled` as a failure, also if it is True for a moment only.
 """
 
 
 def model_wait_s(cr: Json, *, now: datetime) -> float:
-    """Return for how many seconds more the Model of a service may be missing; 0 if it should exist by now.
+    """Return the seconds for which the Model of a service may still be missing; 0 after the wait.
 
-    A creation that lies in the future by this clock counts like one in the past: a wrong clock delays by seconds.
+    The API server's clock may be ahead of `now`. A service that seems to be created later than MODEL_FOLLOWS_S after
+    `now` does not wait, so a wrong clock adds at most MODEL_FOLLOWS_S.
     """
     try:
         created = datetime.fromisoformat(cr["metadata"].get("creationTimestamp") or "")
