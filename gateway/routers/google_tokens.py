@@ -45,7 +45,7 @@ class TokenRefused(Exception):
 
 @dataclass(frozen=True)
 class ServiceAccount:
-    """What Google's console downloads as the key of a service account. The repr contains no key."""
+    """The key of a service account, from the JSON file that Google's console downloads. The repr contains no key."""
 
     email: str
     key: str = field(repr=False)

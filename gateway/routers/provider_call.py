@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class ProviderCall:
-    """One request at a provider. The requester is told of the answer as by `gateway.engines.exchange.Exchange`."""
+    """One request to a provider. It calls the requester's methods as `gateway.engines.exchange.Exchange` does."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class ProviderCall:
             if status in REFUSALS:
                 if request.account is not None and status == 401:  # 403: the account lacks a right, not a new token
                     self._connections.google_tokens.drop(request.account, token)
-                # The client would take it for a refusal of its own key.
+                # With the status 401 or 403 the client would conclude that the gateway refused the client's key.
                 return GatewayError(502, KEY_REFUSED, f"the provider refused the gateway's key ({status})")
             if 300 <= status < 400:
                 return GatewayError(502, "upstream_failed", f"the provider redirects requests ({status})")
