@@ -140,7 +140,8 @@ class Desirer:
             return Desired(problem=_problem_of(error, terminal=True), hosts=hosts, mode=mode)
         except ModelNotReady as error:
             # The status reads the Model and reports its state as LLMKube does. A change of the Model enqueues the
-            # service. A new service is enqueued once more at the end of its wait, to report that the Model is missing.
+            # service. A new or edited service is enqueued once more at the end of its wait, to report that the Model is
+            # missing.
             wait_s = 0.0 if error.found else model_wait_s(cr, now=datetime.now(UTC))
             return Desired(mode=mode, retry_after_s=wait_s + _MARGIN_S if wait_s else None)
         except NotYet as error:

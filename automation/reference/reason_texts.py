@@ -30,7 +30,8 @@ MEANINGS = {
     Reason.HOST_LOST: "The host no longer renews its Lease or its heartbeat.",
     Reason.HOST_PROCESS_FAILING: "The process on the host fails. The message has the reason of the HostProcess.",
     Reason.MODEL_NOT_FOUND: (
-        "`spec.modelRef` names a Model that does not exist in the namespace. A new service waits five seconds for it."
+        "`spec.modelRef` names a Model that does not exist in the namespace. A new or edited service waits five "
+        "seconds for it."
     ),
     Reason.SPEC_INVALID: "A value of the spec is invalid. The message has the field.",
 }

@@ -4,7 +4,7 @@ it.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -27,6 +27,20 @@ def test_a_missing_model_is_told_and_its_arrival_heals(client: KubeClient, names
     assert waited.total_seconds() >= MODEL_FOLLOWS_S, "both are often applied together, so the service waits at first"
     model(client, namespace)
     deployed(client, namespace)
+
+
+def test_an_edit_that_names_another_model_waits_for_it(client: KubeClient, namespace: str) -> None:
+    model(client, namespace)
+    service(client, namespace, runtime="vllm", skipModelInit=True)
+    deployed(client, namespace)
+    created = client.get(kinds.INFERENCE_SERVICES, namespace, "svc")["metadata"]["creationTimestamp"]
+    old_enough = datetime.fromisoformat(created) + timedelta(seconds=MODEL_FOLLOWS_S + 1)
+    eventually(lambda: datetime.now(UTC) > old_enough, what="the service is older than the wait of a new one")
+    edit(client, namespace, "svc", modelRef="other")
+    waiting = await_condition(client, namespace, "svc", "Ready", "False", saying="other")
+    assert waiting["reason"] == "ModelNotReady"
+    missing = await_condition(client, namespace, "svc", "Stalled", "True", saying="other")
+    assert missing["reason"] == "ModelNotFound"
 
 
 def test_a_draft_model_is_waited_for_as_the_main_one_is(client: KubeClient, namespace: str) -> None:

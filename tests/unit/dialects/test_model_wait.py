@@ -1,4 +1,4 @@
-"""A new service waits some seconds for its Model before the Model counts as missing."""
+"""A changed service waits some seconds for its Model before the Model counts as missing."""
 
 from __future__ import annotations
 
@@ -47,6 +47,14 @@ def test_a_service_without_its_model_fails_after_some_seconds(age_s: float, expe
     status = dialect_named("llmkube").status(service(age_s), None, ServiceFacts(desired_replicas=1), Nothing(), now=NOW)
     conditions = {each["type"]: each for each in status["conditions"]}
     assert (status["phase"], conditions["Ready"]["reason"], conditions["Stalled"]["status"]) == expected
+
+
+def test_a_service_that_is_changed_waits_again() -> None:
+    old = service(3600)
+    changed = (NOW - timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    written = {**old, "metadata": {**old["metadata"], "changedBy": {"manager": "kubectl", "time": changed}}}
+    assert model_wait_s(old, now=NOW) == 0
+    assert model_wait_s(written, now=NOW) == MODEL_FOLLOWS_S - 1
 
 
 def test_a_service_without_a_time_of_creation_does_not_wait() -> None:
