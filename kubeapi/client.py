@@ -16,7 +16,7 @@ import urllib3
 import urllib3.exceptions
 
 from kubeapi.config import default_access, kubeconfig_access
-from kubeapi.errors import Unreachable, error_of_status
+from kubeapi.errors import NotFound, Unreachable, error_of_status
 from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from kubeapi.rest import RestClient
@@ -103,6 +103,13 @@ class KubeClient(RestClient):
     def get(self, kind: Kind, namespace: str | None, name: str) -> Json:
         """Read one object. Raises NotFound."""
         return self.request("GET", kind.path(namespace, name))
+
+    def find(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
+        """Read one object; None if it does not exist, or if the API server does not serve its kind."""
+        try:
+            return self.get(kind, namespace, name)
+        except NotFound:
+            return None
 
     def list(
         self,

@@ -5,7 +5,6 @@ The server checks permissions, admission and validation of each write as it woul
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import urllib3
 
 from kubeapi.client import KubeClient
 from kubeapi.config import Access
-from kubeapi.errors import AlreadyExists, NotFound
+from kubeapi.errors import AlreadyExists
 from kubeapi.json_types import Json
 from kubeapi.kinds import NAMESPACES, Kind
 
@@ -85,15 +84,10 @@ class DryRunClient(KubeClient):
         super().delete(kind, namespace, name, **{**options, "dry_run": True})
         self._record("delete", kind, namespace, name)
 
-    def _live(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
-        with contextlib.suppress(NotFound):
-            return self.get(kind, namespace, name)
-        return None
-
     def _try(self, kind: Kind, namespace: str | None, name: str, send: Callable[[], Json]) -> Json:
         """Send a dry run, record whether it would create or change the object, and return the object after it."""
         for _ in range(MAX_READS):
-            before = self._live(kind, namespace, name)
+            before = self.find(kind, namespace, name)
             after = send()
             if before is None or is_same_version(before, after):
                 break

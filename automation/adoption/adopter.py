@@ -253,7 +253,4 @@ class Adopter:
         return {**found, "kind": one.cr["kind"]}
 
     def _get(self, one: Candidate, name: ObjectName) -> Json | None:
-        try:
-            return self._client.get(_KINDS[name.kind], one.key.namespace, name.name)
-        except NotFound:
-            return None
+        return self._client.find(_KINDS[name.kind], one.key.namespace, name.name)

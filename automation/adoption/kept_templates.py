@@ -25,7 +25,6 @@ from components import naming
 from components.rendered import RenderedObject, RenderedService, fingerprint_of
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.desired.facts import Problem
 from program.desired.keys import ANNOTATION_KEPT_TEMPLATE, ServiceKey
@@ -237,10 +236,7 @@ class KeptTemplates:
         return {**kept, "template": older} if older is not None else kept
 
     def _get(self, key: ServiceKey, name: ObjectName) -> Json | None:
-        try:
-            return self._client.get(WORKLOAD_KINDS[name.kind], key.namespace, name.name)
-        except NotFound:
-            return None
+        return self._client.find(WORKLOAD_KINDS[name.kind], key.namespace, name.name)
 
 
 def _kept_fields(obj: Json) -> Json:

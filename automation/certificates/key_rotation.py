@@ -133,10 +133,7 @@ def choose(
 
 def waits_for(client: KubeClient, rotation: Rotation) -> str:
     """Return what still uses the old key, as text; empty when nothing does. Raises ApiError."""
-    try:
-        deployment = client.get(kinds.DEPLOYMENTS, rotation.namespace, rotation.service)
-    except NotFound:
-        deployment = {}
+    deployment = client.find(kinds.DEPLOYMENTS, rotation.namespace, rotation.service) or {}
     template = (deployment.get("spec") or {}).get("template") or {}
     if rotation.earlier in _secrets_of(template.get("spec") or {}):
         return "the loop has not changed the Deployment yet"

@@ -156,7 +156,7 @@ def warm(
     job = prefetch_job(model, namespace, owner, options, warm=True)
     try:
         if dry_run:
-            live = find_job(client, namespace, job["metadata"]["name"])
+            live = client.find(kinds.JOBS, namespace, job["metadata"]["name"])
             same = live is not None and not _ended(live) and _hash(live) == _hash(job)
             end_dry_run([] if same else [f"download the model by Job {namespace}/{job['metadata']['name']}"])
         _start(client, namespace, job, namespace_claim(model, namespace, options))
@@ -258,23 +258,15 @@ def _start(client: KubeClient, namespace: str, job: Json, claim: Json) -> None:
     except NotFound:
         client.apply(kinds.CLAIMS, namespace, claim, field_manager=naming.FIELD_MANAGER)
     name = job["metadata"]["name"]
-    live = find_job(client, namespace, name)
+    live = client.find(kinds.JOBS, namespace, name)
     if live is not None and (_ended(live) or _hash(live) != _hash(job)):
         client.delete(kinds.JOBS, namespace, name, uid=live["metadata"]["uid"])
         deadline = time.monotonic() + 30
         while live is not None and time.monotonic() < deadline:
             time.sleep(0.2)
-            live = find_job(client, namespace, name)
+            live = client.find(kinds.JOBS, namespace, name)
     if live is None:
         client.apply(kinds.JOBS, namespace, job, field_manager=naming.FIELD_MANAGER)
-
-
-def find_job(client: KubeClient, namespace: str, name: str) -> Json | None:
-    """Return a Job; None if there is none. Raises KubeError."""
-    try:
-        return client.get(kinds.JOBS, namespace, name)
-    except NotFound:
-        return None
 
 
 def _follow(client: KubeClient, namespace: str, name: str, *, deadline: float) -> None:

@@ -14,7 +14,6 @@ from automation.console.check import Check
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 
 CONNECT_TIMEOUT_S = 3.0
@@ -23,10 +22,7 @@ CONNECT_TIMEOUT_S = 3.0
 def examine(client: KubeClient, name: str, *, now: datetime) -> list[Check]:
     """Check a host. Raises NotFound when there is none of that name, KubeError."""
     host = client.get(kinds.HOSTS, None, name)
-    try:
-        lease: Json | None = client.get(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))
-    except NotFound:
-        lease = None
+    lease = client.find(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name))
     placed = rows.placed_on(client.list(kinds.HOST_PROCESSES)["items"], name)
     return [*judge(host, lease, placed, now=now), *_reachable(host, placed)]
 

@@ -146,7 +146,7 @@ def _place(kubeconfig: str | None, server: str | None, ca_file: Path | None) -> 
 def _check(client: KubeClient, name: str, *, again: bool) -> None:
     """Refuse a host that has an identity, or whose identity would get rights that were not meant for it."""
     for each, use in ((name, "host"), (invitation_name(name), "invitation")):
-        found = _account(client, each)
+        found = client.find(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, each)
         if found is None:
             continue
         labels = found["metadata"].get("labels") or {}
@@ -257,13 +257,6 @@ def _reset_lease(client: KubeClient, name: str, expires: str) -> None:
     except AlreadyExists:
         change = {"metadata": {"labels": {LABEL_HOST: name}, "annotations": notes}, "spec": {"holderIdentity": None}}
         client.patch(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(name), change, field_manager=FIELD_MANAGER)
-
-
-def _account(client: KubeClient, name: str) -> Json | None:
-    try:
-        return client.get(kinds.SERVICE_ACCOUNTS, SYSTEM_NAMESPACE, name)
-    except NotFound:
-        return None
 
 
 def _hand_over(text: str, out: Path | None) -> None:

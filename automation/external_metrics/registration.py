@@ -12,7 +12,7 @@ import ipaddress
 from automation.external_metrics.answers import GROUP, VERSION
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import Conflict, NotFound
+from kubeapi.errors import Conflict
 from kubeapi.json_types import Json
 
 API_SERVICE = f"{VERSION}.{GROUP}"
@@ -22,10 +22,7 @@ _FIELD_MANAGER = "herdsman"
 
 def find(client: KubeClient) -> Json | None:
     """Return the APIService; None if no adapter is installed. Raises ApiError."""
-    try:
-        return client.get(kinds.API_SERVICES, None, API_SERVICE)
-    except NotFound:
-        return None
+    return client.find(kinds.API_SERVICES, None, API_SERVICE)
 
 
 def service_of(api_service: Json) -> tuple[str, str]:
@@ -76,10 +73,7 @@ def publish(client: KubeClient, service: tuple[str, str], address: str, port: in
         "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
         "ports": [{"name": PORT_NAME, "port": port, "protocol": "TCP"}],
     }
-    try:
-        found = client.get(kinds.ENDPOINT_SLICES, namespace, name)
-    except NotFound:
-        found = {}
+    found = client.find(kinds.ENDPOINT_SLICES, namespace, name) or {}
     if not _has(found, endpoint_slice):
         client.apply(kinds.ENDPOINT_SLICES, namespace, endpoint_slice, field_manager=_FIELD_MANAGER, force=True)
 

@@ -10,7 +10,6 @@ from automation.cache.service_index import models_of as named_models
 from automation.history.revision import Revision, read_all
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.dialects.registry import INPUT_KINDS, LLMKUBE, dialect_of, key_of, referrer_of
 
@@ -33,13 +32,9 @@ def models_of(client: KubeClient, service: Json) -> list[Json]:
 
         known = {(kind.group, kind.kind) for kind in INPUT_KINDS}
         return [each for each in find_references(client, service) if _group_kind(each) in known]
-    models = []
-    for name in sorted(named_models(service)):
-        try:
-            models.append(client.get(kinds.MODELS, service["metadata"]["namespace"], name))
-        except NotFound:
-            continue
-    return models
+    namespace = service["metadata"]["namespace"]
+    found = (client.find(kinds.MODELS, namespace, name) for name in sorted(named_models(service)))
+    return [each for each in found if each is not None]
 
 
 def _group_kind(obj: Json) -> tuple[str, str]:

@@ -321,7 +321,7 @@ class HostEndpoints:
         if int(status.get("observedGeneration") or 0) >= int(process["metadata"].get("generation") or 0):
             return True
         slice_name = spec["endpointSlice"] or spec["serviceName"]
-        found = registration.existing_object(self._client, ENDPOINT_SLICES, name.namespace, slice_name)
+        found = self._client.find(ENDPOINT_SLICES, name.namespace, slice_name)
         return found is not None and registration.host_of(found) == spec["host"]
 
     def _register(self, name: ProcessName, wanted: Registration, announce: Callable[[], None]) -> None:

@@ -193,8 +193,8 @@ def register(
     `before` is called after all checks, before the first write. Raises Refused for foreign objects of the same name,
     Moved if another host now has the process, Conflict if an object was changed at the same time, ApiError.
     """
-    service = existing_object(client, SERVICES, wanted.namespace, wanted.service_name)
-    endpoints = existing_object(client, ENDPOINT_SLICES, wanted.namespace, wanted.slice_name)
+    service = client.find(SERVICES, wanted.namespace, wanted.service_name)
+    endpoints = client.find(ENDPOINT_SLICES, wanted.namespace, wanted.slice_name)
     of_pods = service is not None and _is_of_own_pods(service, wanted)
     for existing in (None if of_pods else service, endpoints):
         why = refusal(existing, wanted, now=now) if existing is not None else None
@@ -203,12 +203,12 @@ def register(
     taken = {host_of(each) for each in (service, endpoints) if each is not None} - {"", wanted.host}
     if taken and wanted.process:
         # The two hosts disagree about the process. Read its HostProcess before taking the endpoint.
-        planned = existing_object(client, HOST_PROCESSES, wanted.namespace, wanted.process)
+        planned = client.find(HOST_PROCESSES, wanted.namespace, wanted.process)
         if planned is None or host_of(planned) != wanted.host:
             raise Moved(f"HostProcess {wanted.process} has moved from host `{wanted.host}`")
     before()
     if service is not None and of_pods and wanted.endpoint_slice is None:
-        process = existing_object(client, HOST_PROCESSES, wanted.namespace, wanted.process)
+        process = client.find(HOST_PROCESSES, wanted.namespace, wanted.process)
         if process is None or _is_going(process):
             raise Moved(f"HostProcess {wanted.process} was deleted")
         service = handover.to_host(client, service, service_object(wanted), field_manager=FIELD_MANAGER)
@@ -277,14 +277,6 @@ def _matches(existing: Json, built: Json) -> bool:
     )
 
 
-def existing_object(client: KubeClient, kind: Kind, namespace: str, name: str) -> Json | None:
-    """Return an object, or None if it does not exist. Raises ApiError."""
-    try:
-        return client.get(kind, namespace, name)
-    except NotFound:
-        return None
-
-
 def _delete(client: KubeClient, kind: Kind, seen: Json) -> None:
     """Delete exactly this version of an object. Raises Conflict if it was changed or replaced."""
     metadata = seen["metadata"]
@@ -301,16 +293,16 @@ def unregister(
     The Service stays if its process has only moved: the other host takes it over, and its address must neither change
     nor disappear for clients. It also stays if the service now runs in pods.
     """
-    endpoints = existing_object(client, ENDPOINT_SLICES, namespace, endpoint_slice or service_name)
+    endpoints = client.find(ENDPOINT_SLICES, namespace, endpoint_slice or service_name)
     if endpoints is not None and host_of(endpoints) == host:
         _delete_unless_taken(client, ENDPOINT_SLICES, endpoints)
     if endpoint_slice is not None:
         return
-    service = existing_object(client, SERVICES, namespace, service_name)
+    service = client.find(SERVICES, namespace, service_name)
     if service is None or host_of(service) != host:
         return
     process = (service["metadata"].get("labels") or {}).get(LABEL_INFERENCE_SERVICE) or service_name
-    planned = existing_object(client, HOST_PROCESSES, namespace, process)
+    planned = client.find(HOST_PROCESSES, namespace, process)
     if planned is not None and not _is_going(planned):
         return
     if handover.leads_to_pods(service):
@@ -326,7 +318,7 @@ def _delete_unless_taken(client: KubeClient, kind: Kind, seen: Json) -> None:
     except NotFound:
         return
     except Conflict:
-        now = existing_object(client, kind, seen["metadata"]["namespace"], seen["metadata"]["name"])
+        now = client.find(kind, seen["metadata"]["namespace"], seen["metadata"]["name"])
         if now is not None and host_of(now) == host_of(seen) and now["metadata"]["uid"] == seen["metadata"]["uid"]:
             raise
 

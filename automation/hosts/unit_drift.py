@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from kubeapi.kinds import HOST_PROCESSES
 from program.desired.errors import SpecInvalid
@@ -48,9 +47,6 @@ def _service_of(client: KubeClient, process: Json) -> Json | None:
     for reference in metadata.get("ownerReferences") or ():
         dialect = dialect_of(reference)
         if reference.get("controller") and dialect:
-            try:
-                found: Json = client.get(KINDS[dialect], metadata["namespace"], reference["name"])
-            except NotFound:
-                return None
-            return found if found["metadata"]["uid"] == reference["uid"] else None
+            found = client.find(KINDS[dialect], metadata["namespace"], reference["name"])
+            return found if found is not None and found["metadata"]["uid"] == reference["uid"] else None
     return None

@@ -57,7 +57,7 @@ def _compare(client: KubeClient, each: RenderedObject) -> Compared:
     kind = client.mapping(str(manifest["apiVersion"]), each.kind)
     namespace = manifest["metadata"].get("namespace")
     for _ in range(MAX_READS):
-        live = find(client, kind, namespace, each.name)
+        live = client.find(kind, namespace, each.name)
         holder = "" if live is None or owner_of(live, manifest, MANAGER).ours else managers_words(live)
         try:
             after = client.apply(kind, namespace, manifest, field_manager=MANAGER, force=True, dry_run=True)
@@ -80,7 +80,7 @@ def leftovers(client: KubeClient, unwanted: Iterable[tuple[Part, Json]]) -> tupl
         except NotFound:
             continue  # the cluster does not serve this kind
         metadata = manifest["metadata"]
-        live = find(client, kind, metadata.get("namespace"), metadata["name"])
+        live = client.find(kind, metadata.get("namespace"), metadata["name"])
         if live is None or live["metadata"].get("deletionTimestamp") or not owner_of(live, manifest, MANAGER).ours:
             continue
         uid = live["metadata"]["uid"]
@@ -94,11 +94,3 @@ def other_operators(client: KubeClient, namespace: str) -> tuple[str, ...]:
     selector = ",".join(f"{key}={value}" for key, value in SELECTOR.items())
     items = client.list(kinds.DEPLOYMENTS, label_selector=selector)["items"]
     return tuple(sorted({item["metadata"]["namespace"] for item in items} - {namespace}))
-
-
-def find(client: KubeClient, kind: kinds.Kind, namespace: str | None, name: str) -> Json | None:
-    """Return an object, or None."""
-    try:
-        return client.get(kind, namespace, name)
-    except NotFound:
-        return None

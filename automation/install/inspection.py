@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from automation.console.check import Check
 from automation.external_metrics import front_proxy
 from automation.install import gateway, identities, metrics_api, permissions
-from automation.install.comparison import find
 from automation.install.naming import NAME, SELECTOR
 from automation.install.operator import CLAIM, CONTAINER
 from automation.install.operator_pods import judge_engine_memory, judge_pods, uses_claim
@@ -83,7 +82,7 @@ def _crds(client: KubeClient) -> Iterator[Check]:
         name = document["metadata"]["name"]
         check = f"crd {name}"
         try:
-            live = find(client, kinds.CRDS, None, name)
+            live = client.find(kinds.CRDS, None, name)
         except ApiError as error:
             yield Check(check, "warning", str(error), _ASK_OTHERS)
             continue
@@ -172,7 +171,7 @@ def _pods(client: KubeClient, deployment: Json, *, now: datetime) -> list[Check]
     try:
         pods = client.list(kinds.PODS, namespace, label_selector=selector)["items"]
         events = client.list(kinds.EVENTS, field_selector=f"reason={Reason.ENGINE_OUT_OF_MEMORY}")["items"]
-        claim = find(client, kinds.CLAIMS, namespace, CLAIM) if any(map(uses_claim, pods)) else None
+        claim = client.find(kinds.CLAIMS, namespace, CLAIM) if any(map(uses_claim, pods)) else None
     except ApiError as error:
         return [Check("operator's pods", "warning", f"cannot be checked: {error}", _ASK_OTHERS)]
     found = judge_pods(pods, now=now, claim_is_there=claim is not None)
@@ -309,7 +308,7 @@ def _identities(client: KubeClient) -> Check:
                 detail,
                 "Kubernetes 1.30 or newer; docs/explanation/security.md describes what to do on older versions",
             )
-        found = [[find(client, kind, None, name) for kind in identities.KINDS] for name in identities.names()]
+        found = [[client.find(kind, None, name) for kind in identities.KINDS] for name in identities.names()]
     except KubeError as error:
         return Check(check, "warning", f"cannot be checked: {error}", _ASK_OTHERS)
     lacks = [name for name, both in zip(identities.names(), found, strict=True) if None in both]

@@ -18,7 +18,7 @@ from automation.engine.port import Batch, Change, Engine, Stack
 from automation.engine.pulumi_engine import PulumiEngine
 from automation.install import identities, metrics_api, objects
 from automation.install.blanks import filled
-from automation.install.comparison import MANAGER, Compared, compare, find, leftovers, other_operators
+from automation.install.comparison import MANAGER, Compared, compare, leftovers, other_operators
 from automation.install.objects import Part
 from automation.install.options import InstallOptions
 from automation.preview.changes import ObjectChange
@@ -189,7 +189,7 @@ class Installer:
     def _check_ours(self, everything: list[tuple[Part, Json]]) -> None:
         manifest = everything[-1][1]
         metadata = manifest["metadata"]
-        live = find(self._client, kinds.DEPLOYMENTS, metadata["namespace"], metadata["name"])
+        live = self._client.find(kinds.DEPLOYMENTS, metadata["namespace"], metadata["name"])
         if live is None:
             return
         found = compare(self._client, [RenderedObject("deployment", "", manifest)])[0]

@@ -11,7 +11,6 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 
-from automation.install.comparison import find
 from automation.serving.adapters.deciding import FINALIZER
 from components import naming
 from kubeapi import kinds
@@ -100,7 +99,7 @@ def remove_crds(client: KubeClient) -> tuple[str, ...]:
     gone = []
     for document in crd_documents():
         name = document["metadata"]["name"]
-        live = find(client, kinds.CRDS, None, name)
+        live = client.find(kinds.CRDS, None, name)
         if live is not None:
             client.delete(kinds.CRDS, None, name, uid=live["metadata"]["uid"])
             gone.append(name)

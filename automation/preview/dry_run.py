@@ -151,10 +151,7 @@ def _without_owners(manifest: Json) -> Json:
 
 
 def _latest(client: KubeClient, kind: Kind, identity: Identity) -> Json | None:
-    try:
-        return client.get(kind, identity.namespace if kind.namespaced else None, identity.name)
-    except NotFound:
-        return None
+    return client.find(kind, identity.namespace if kind.namespaced else None, identity.name)
 
 
 # --- the first apply over another controller's object ----------------------------------------------------------------

@@ -13,7 +13,7 @@ import structlog
 
 from kubeapi import kinds
 from kubeapi.client import JSON_PATCH, KubeClient
-from kubeapi.errors import Conflict, Invalid, NotFound
+from kubeapi.errors import Conflict, Invalid
 from kubeapi.json_types import Json
 
 log = structlog.get_logger(__name__)
@@ -59,9 +59,8 @@ def register(client: KubeClient, endpoint: Endpoint, *, peers_too: bool) -> bool
 
 
 def _register(client: KubeClient, name: str, endpoint: Endpoint, *, peers_too: bool) -> bool:
-    try:
-        crd = client.get(kinds.CRDS, None, name)
-    except NotFound:
+    crd = client.find(kinds.CRDS, None, name)
+    if crd is None:
         return True
     ours = (crd["metadata"].get("labels") or {}).get(PART_OF) == "herdsman"
     if not ours and not peers_too:
@@ -94,7 +93,5 @@ def _register(client: KubeClient, name: str, endpoint: Endpoint, *, peers_too: b
 
 def _version(client: KubeClient, name: str) -> str:
     """Return the resourceVersion of a CRD; empty when it does not exist."""
-    try:
-        return str(client.get(kinds.CRDS, None, name)["metadata"]["resourceVersion"])
-    except NotFound:
-        return ""
+    crd = client.find(kinds.CRDS, None, name)
+    return str(crd["metadata"]["resourceVersion"]) if crd is not None else ""

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from automation.cli.main import invoke
+from automation.install.comparison import MANAGER, compare
 from automation.settings import SYSTEM_NAMESPACE
+from components.rendered import RenderedObject
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.dry_run import DryRunClient
@@ -64,14 +66,37 @@ def test_a_write_of_another_client_in_between_is_not_counted(
     client.create(kinds.CONFIG_MAPS, namespace, body)
 
     class Disturbed(DryRunClient):
-        def _live(self, kind: kinds.Kind, namespace: str | None, name: str) -> Json | None:
-            read = super()._live(kind, namespace, name)
+        def find(self, kind: kinds.Kind, namespace: str | None, name: str) -> Json | None:
+            read = super().find(kind, namespace, name)
             client.patch(kind, namespace, name, {"data": {"other": "value"}})
             return read
 
     dry = Disturbed.default(str(control_plane.kubeconfig))
     dry.patch(kinds.CONFIG_MAPS, namespace, "a", {"data": {"k": "v"}})
     assert dry.changes == []
+
+
+def test_a_write_of_another_client_in_between_is_no_change_of_an_installation(
+    control_plane: LocalCluster, client: KubeClient, namespace: str
+) -> None:
+    metadata = {"name": "a", "namespace": namespace}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"k": "v"}}
+    client.apply(kinds.CONFIG_MAPS, namespace, body, field_manager=MANAGER)
+    reads: list[str] = []
+
+    class Disturbed(KubeClient):
+        """A client after whose first read another client writes the object."""
+
+        def find(self, kind: kinds.Kind, namespace: str | None, name: str) -> Json | None:
+            read = super().find(kind, namespace, name)
+            reads.append(name)
+            if len(reads) == 1:
+                client.patch(kind, namespace, name, {"data": {"other": "value"}})
+            return read
+
+    disturbed = Disturbed.from_kubeconfig(str(control_plane.kubeconfig))
+    (found,) = compare(disturbed, [RenderedObject("a", "", body)])
+    assert (found.change.op, reads) == ("same", ["a", "a"])
 
 
 def test_commands_name_what_they_would_do_and_do_nothing(

@@ -58,7 +58,7 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
     ("coordination.k8s.io", "leases", "patch"): ("automation/hosts/lost_hosts.py", "patch(kinds.LEASES"),
     ("discovery.k8s.io", "endpointslices", "get"): (
         "automation/hosts/registration.py",
-        "existing_object(client, ENDPOINT",
+        "find(ENDPOINT_SLICES",
     ),
     ("discovery.k8s.io", "endpointslices", "create"): ("automation/serving/sleep.py", "apply(kinds.ENDPOINT_SLICES"),
     ("discovery.k8s.io", "endpointslices", "patch"): ("automation/serving/sleep.py", "apply(kinds.ENDPOINT_SLICES"),

@@ -82,19 +82,13 @@ def owned_objects(client: KubeClient, dialect: str, namespace: str, wanted: Call
 
 def is_gone(client: KubeClient, key: keys.ServiceKey, uid: str | None) -> bool:
     """Return whether there is no custom resource of this name, or (`uid` given) only one with another uid."""
-    try:
-        live = client.get(KINDS[key.dialect], key.namespace, key.name)
-    except NotFound:
-        return True
-    return uid is not None and live["metadata"]["uid"] != uid
+    live = client.find(KINDS[key.dialect], key.namespace, key.name)
+    return live is None or (uid is not None and live["metadata"]["uid"] != uid)
 
 
 def read_again(client: KubeClient, obj: Json) -> Json | None:
     """Read an object once more; None when it is gone. Raises ApiError."""
-    try:
-        return client.get(kind_of(obj), obj["metadata"].get("namespace"), obj["metadata"]["name"])
-    except NotFound:
-        return None
+    return client.find(kind_of(obj), obj["metadata"].get("namespace"), obj["metadata"]["name"])
 
 
 def written(cr: Json) -> Json:

@@ -24,7 +24,7 @@ from automation.external_metrics.front_proxy import Caller, FrontProxy, Reviewer
 from automation.external_metrics.server import MetricsServer
 from components.scaling import REQUESTS_METRIC
 from kubeapi.client import KubeClient
-from kubeapi.errors import ApiError, Conflict, Forbidden, NotFound
+from kubeapi.errors import ApiError, Conflict, Forbidden
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 
@@ -234,11 +234,11 @@ def test_nobody_else_connects(
 class ApiServices:
     """A cluster with at most one APIService."""
 
-    def __init__(self, found: Json | ApiError) -> None:
+    def __init__(self, found: Json | ApiError | None) -> None:
         self.found = found
         self.patches: list[Json] = []
 
-    def get(self, *_: object) -> Json:
+    def find(self, *_: object) -> Json | None:
         if isinstance(self.found, ApiError):
             raise self.found
         return self.found
@@ -257,13 +257,10 @@ def api_service(namespace: str, name: str, *, version: str = "7", **spec: str) -
     }
 
 
-MISSING = NotFound(404, "NotFound", "apiservices not found")
-
-
 def test_the_authority_is_written_only_into_herdsmans_own_api_service() -> None:
     bundle = base64.b64encode(b"PEM").decode()
 
-    def registered(found: Json | ApiError) -> tuple[bool, list[Json]]:
+    def registered(found: Json | ApiError | None) -> tuple[bool, list[Json]]:
         cluster = ApiServices(found)
         return registration.register(cast(KubeClient, cluster), SERVICE, b"PEM"), [p["spec"] for p in cluster.patches]
 
@@ -272,11 +269,11 @@ def test_the_authority_is_written_only_into_herdsmans_own_api_service() -> None:
     assert registered(api_service(*SERVICE, caBundle=bundle)) == (True, [])
     assert registered(api_service(*SERVICE, version="late")) == (False, [written])
     assert registered(api_service("keda", "keda-operator-metrics-apiserver")) == (False, [])
-    assert registered(MISSING) == (False, [])
+    assert registered(None) == (False, [])
 
 
 def test_another_adapter_takes_the_api_service_over() -> None:
-    cluster = ApiServices(MISSING)
+    cluster = ApiServices(None)
     api = MetricsApi(cast(KubeClient, cluster), service=SERVICE, changed=lambda: None, check_every_s=60)
     assert (api.look(), api.is_own()) == (False, False)
     cluster.found = api_service(*SERVICE)
@@ -294,7 +291,7 @@ def test_a_missing_right_is_said_once() -> None:
     api = MetricsApi(cast(KubeClient, cluster), service=SERVICE, changed=lambda: None, check_every_s=60)
     refused = "May not read the APIService of external metrics"
     with structlog.testing.capture_logs() as said:
-        for found in (cluster.found, cluster.found, MISSING, Forbidden(403, "Forbidden", "no right")):
+        for found in (cluster.found, cluster.found, None, Forbidden(403, "Forbidden", "no right")):
             cluster.found = found
             api.look()
     assert [each["event"] for each in said].count(refused) == 2, "again after the right was there meanwhile"
@@ -307,9 +304,7 @@ class EndpointSlices:
         self.found: Json | None = None
         self.applied = 0
 
-    def get(self, *_: object) -> Json:
-        if self.found is None:
-            raise NotFound(404, "NotFound", "endpointslices not found")
+    def find(self, *_: object) -> Json | None:
         return self.found
 
     def apply(self, kind: object, namespace: object, body: Json, **_: object) -> Json:

@@ -13,7 +13,6 @@ from automation.install.operator import METRICS_API, METRICS_API_PORT
 from automation.install.options import InstallOptions
 from automation.settings import Settings
 from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 
 ON = InstallOptions(external_metrics=True, namespace="ops")
@@ -78,9 +77,7 @@ class Cluster:
         self._found = found
         self.patches: list[Any] = []
 
-    def get(self, *_: object) -> Json:
-        if self._found is None:
-            raise NotFound(404, "NotFound", "no APIService")
+    def find(self, *_: object) -> Json | None:
         return self._found
 
     def patch(self, *arguments: Any, **_: Any) -> Json:
