@@ -186,7 +186,7 @@ class SqliteStore(SqlStore):
             self._path, timeout=STATEMENT_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.executescript(SCHEMA)
         except sqlite3.Error:
@@ -194,6 +194,23 @@ class SqliteStore(SqlStore):
             raise
         self._connection = connection
         return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Set the journal mode of a file, which the first connection changes.
+
+    SQLite does not call its busy handler while the lock of a reader becomes that of a writer. Two connections that open
+    a new file at once would fail, so that one waits here. Raises sqlite3.OperationalError after STATEMENT_TIMEOUT_S.
+    """
+    deadline = time.monotonic() + STATEMENT_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 class _SqliteTransaction:

@@ -306,6 +306,23 @@ def test_gateways_that_ask_together_get_no_more_than_the_limit(world: World) -> 
     assert sum(held) == 497, "71 requests of 7 tokens fit into 500"
 
 
+# --- SQLite alone -----------------------------------------------------------------------------------------------------
+
+
+def test_gateways_that_open_a_new_file_together_wait_for_each_other(tmp_path: Path) -> None:
+    barrier = threading.Barrier(4)
+
+    def opens(world: SqliteWorld) -> None:
+        barrier.wait(30)
+        store = world.open()
+        exchange(store, "g", NO_BATCH, ask(1))
+        store.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(50):
+            list(pool.map(opens, [SqliteWorld(tmp_path / f"{number}.db")] * 4))
+
+
 # --- Redis alone ------------------------------------------------------------------------------------------------------
 
 
