@@ -13,11 +13,11 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -43,6 +43,8 @@ FOLDER = "/var/lib/herdsman-agent"
 """The parent of the folders of identities that root makes. A service of systemd may write there, unlike in /etc."""
 RIGHTS_S = 20.0
 """How long to wait until the API server applies the rights of a new account."""
+INVITATION_RIGHTS_S = 3.0
+"""The same for the account of an invitation, which is usually older. A used invitation is refused after this time."""
 
 
 JOIN_CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -54,6 +56,9 @@ _UNPROVEN = (
     "the server did not prove to be the one of the invitation, so nothing was sent to it. Check its URL, and "
     "`--server` and `--ca-file` of `herdsman host invite`"
 )
+
+
+T = TypeVar("T")
 
 
 class NotJoined(Exception):
@@ -253,7 +258,10 @@ def _redeem(invitation: Invitation) -> str:
         )
     try:
         client = _client(invitation, invitation.token)
-        token, _ = request_token(client, namespace=SYSTEM_NAMESPACE, account=invitation.host)
+        token, _ = _once_allowed(
+            lambda: request_token(client, namespace=SYSTEM_NAMESPACE, account=invitation.host),
+            wait_s=INVITATION_RIGHTS_S,
+        )
     except (Unauthorized, Forbidden, NotFound):
         raise NotJoined(
             f"the API server does not accept the invitation of host `{invitation.host}`: it was used, replaced or "
@@ -309,15 +317,21 @@ def _claim(client: KubeClient, host: str, token: str, *, resumed: bool) -> None:
 
 
 def _lease(client: KubeClient, host: str) -> Json:
-    end = time.monotonic() + RIGHTS_S
+    try:
+        return _once_allowed(lambda: client.get(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(host)), wait_s=RIGHTS_S)
+    except NotFound:
+        raise NotJoined(
+            f"host `{host}` was removed from the cluster",
+            f"invite it again: `herdsman host invite {host} --again`",
+        ) from None
+
+
+def _once_allowed(send: Callable[[], T], *, wait_s: float) -> T:
+    """Send a request, and again while it is Forbidden: the API server reads roles and bindings from a cache."""
+    end = time.monotonic() + wait_s
     while True:
         try:
-            return client.get(kinds.LEASES, SYSTEM_NAMESPACE, lease_name(host))
-        except NotFound:
-            raise NotJoined(
-                f"host `{host}` was removed from the cluster",
-                f"invite it again: `herdsman host invite {host} --again`",
-            ) from None
+            return send()
         except Forbidden:
             if time.monotonic() > end:
                 raise

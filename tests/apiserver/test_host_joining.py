@@ -34,6 +34,7 @@ from kubeapi.json_types import Json
 from tests.support.agent_rights import await_policies, bind_agent, install_rights
 from tests.support.controlplane import eventually
 from tests.support.loop import install_crds
+from tests.support.rights import await_rights
 from tests.support.services import FakedMachine
 from tools.localcluster import LocalCluster
 
@@ -85,12 +86,15 @@ def herdsman(admin: KubeClient, control_plane: LocalCluster, capfd: pytest.Captu
 
 
 @pytest.fixture
-def invited(herdsman: Herdsman) -> Callable[..., str]:
+def invited(admin: KubeClient, herdsman: Herdsman) -> Callable[..., str]:
     """Invite a host, and return the text of the invitation."""
 
     def invite(name: str, *options: str) -> str:
         code, out, err = herdsman("invite", name, *options)
         assert code == 0, err
+        account = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{invitation_name(name)}"
+        rule = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [name], "verbs": ["create"]}
+        await_rights(admin, account, SYSTEM_NAMESPACE, rule)
         return out
 
     return invite
