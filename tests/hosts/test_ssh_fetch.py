@@ -243,7 +243,7 @@ def test_of_many_that_start_one_fetches_and_its_death_frees_the_lock(
 ) -> None:
     if macos:
         with_lockf(server)
-    files.serve("/m.gguf", File(CONTENT, bytes_per_s=50_000))
+    files.serve("/m.gguf", File(CONTENT, bytes_per_s=5_000))
     fetched = fetching(server, files.url("/m.gguf"))
     for _ in range(4):
         fetched.fetcher.start(fetched.plan)

@@ -29,8 +29,13 @@ if [ "${1:-}" != locked ]; then
     exec lockf -k -s -t 2 "$job/lock" sh "$0" locked
   fi
   exec 9>>"$job/lock"
-  # `fetch` holds the lock for a moment to see whether it is free.
-  flock -n 9 || { sleep 1 && flock -n 9; } || exit 0
+  # `fetch` holds the lock for a moment to see whether it is free, several times a second.
+  tries=0
+  until flock -n 9; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 5 ] || exit 0
+    sleep 1
+  done
 fi
 rm -f "$job/failed" "$job/pid"
 for other in "$job"/run.*; do [ "$other" = "$0" ] || rm -f "$other"; done
