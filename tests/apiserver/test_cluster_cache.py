@@ -309,6 +309,7 @@ def test_a_priority_is_the_value_of_its_class(client: KubeClient, namespace: str
     service(client, namespace, "chat", priorityClassName=name)
     key = ServiceKey("llmkube", namespace, "chat")
     eventually(lambda: eyes.service("chat"), what="the service in the cache")
+    eventually(lambda: "chat" in eyes.enqueued, what="the new service to be enqueued")
     assert eyes.observe(key, owner="x").priority_value is None
     eyes.enqueued.clear()
     client.create(kinds.PRIORITY_CLASSES, None, body)

@@ -78,6 +78,7 @@ class Judge:
             slices=self._slices,
             conditions=HostConditions(client),
         )
+        self.liveness.on_change = self._lost_hosts.host_changed
 
     def start(self) -> None:
         for informer in (self._leases, self._slices):

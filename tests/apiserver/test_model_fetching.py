@@ -18,9 +18,10 @@ from kubeapi.errors import Invalid, NotFound
 from kubeapi.json_types import Json
 from program.dialects.llmkube.parse.source import cache_key
 from tests.support.controlplane import eventually
-from tests.support.loop import RBAC, grant_loop_rights, install_crds
+from tests.support.loop import LOOP_USER, RBAC, grant_loop_rights, install_crds
 from tests.support.model_server import File, FileServer
 from tests.support.models import Cluster, conditions
+from tests.support.rights import await_rights
 from tools.localcluster import LocalCluster
 
 PLAIN = (Path(__file__).resolve().parents[1] / "conformance/llmkube/fixtures/plain-7b.Q4_K_M.gguf").read_bytes()
@@ -236,6 +237,8 @@ def test_a_secret_is_read_only_where_somebody_allowed_it(
     for document in yaml.safe_load_all(RBAC.with_name("secrets-reader.yaml").read_text()):
         kind = client.mapping(document["apiVersion"], document["kind"])
         client.apply(kind, namespace, document, field_manager="tests")
+    rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["model-source"], "verbs": ["get"]}
+    await_rights(client, LOOP_USER, namespace, rule)
     cluster.write("m", {**spec, "sha256": "0" * 64})
     status = cluster.settle("m")
     assert conditions(status)["SourceVerified"] == ("False", "ChecksumMismatch")

@@ -117,8 +117,9 @@ def test_a_dialect_comes_and_goes_with_its_crds_and_hears_of_what_was_looked_up(
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}}
     client.create(kinds.CONFIG_MAPS, "default", config)
     eyes.hears_of(key)
-    found = caches.get(kinds.CONFIG_MAPS, "default", "settings")
-    assert found is not None and found["data"] == {"a": "1"}
+    # The service may have been enqueued for the last CRD of the dialect, which is listed after `ready`.
+    found = eventually(lambda: caches.get(kinds.CONFIG_MAPS, "default", "settings"), what="the ConfigMap in the cache")
+    assert found["data"] == {"a": "1"}
 
     for document in crd_documents("llmaz"):
         client.delete(kinds.CRDS, None, document["metadata"]["name"])

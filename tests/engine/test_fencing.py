@@ -255,7 +255,7 @@ def test_a_guard_that_was_killed_is_replaced_and_knows_what_runs(folder: Path) -
         runner.start()
         until((folder / "up").exists)
         os.kill(first, signal.SIGKILL)
-        time.sleep(0.1)
+        fence._guard.wait(30)  # when it has ended, its pipe has no reader
         fence.renewed(boottime_s())
         fence.renewed(boottime_s())
         assert fence._guard.pid != first

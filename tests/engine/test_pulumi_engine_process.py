@@ -34,6 +34,10 @@ def run(directory: Path, script: str, **options: Any) -> CliResult:
     return run_cli(["/bin/sh", "-c", script], **settings)
 
 
+UNTIL_GO = "echo up > up; while [ ! -e go ]; do sleep 0.05; done"
+"""A script that says that it runs, and ends when the file `go` exists."""
+
+
 def wait_for(path: Path) -> str:
     deadline = time.monotonic() + 60
     while not path.exists() or not path.read_text().strip():
@@ -103,25 +107,31 @@ def test_a_killed_run_stays_on_record_until_it_is_struck(tmp_path: Path) -> None
 
 def test_while_it_runs_a_run_is_on_record_and_is_no_leftover(tmp_path: Path) -> None:
     record = tmp_path / "runs.json"
-    thread = threading.Thread(target=run, args=(tmp_path, "echo up > up; sleep 1"))
+    thread = threading.Thread(target=run, args=(tmp_path, UNTIL_GO))
     thread.start()
-    wait_for(tmp_path / "up")
-    wait_for(record)
-    (entry,) = read_records(record)
-    assert not entry.is_over
-    assert not entry.is_leftover, "the process that started it, this one, is alive"
-    assert not entry.is_elsewhere
-    thread.join()
+    try:
+        wait_for(tmp_path / "up")
+        wait_for(record)
+        (entry,) = read_records(record)
+        assert not entry.is_over
+        assert not entry.is_leftover, "the process that started it, this one, is alive"
+        assert not entry.is_elsewhere
+    finally:
+        (tmp_path / "go").touch()
+        thread.join()
 
 
 def test_a_run_leads_a_group_of_its_own_so_that_a_signal_to_the_terminal_does_not_reach_it(tmp_path: Path) -> None:
-    thread = threading.Thread(target=run, args=(tmp_path, "echo up > up; sleep 1"))
+    thread = threading.Thread(target=run, args=(tmp_path, UNTIL_GO))
     thread.start()
-    wait_for(tmp_path / "up")
-    wait_for(tmp_path / "runs.json")
-    (entry,) = read_records(tmp_path / "runs.json")
-    assert os.getpgid(entry.pid) == entry.pid != os.getpgid(0)
-    thread.join()
+    try:
+        wait_for(tmp_path / "up")
+        wait_for(tmp_path / "runs.json")
+        (entry,) = read_records(tmp_path / "runs.json")
+        assert os.getpgid(entry.pid) == entry.pid != os.getpgid(0)
+    finally:
+        (tmp_path / "go").touch()
+        thread.join()
 
 
 def test_a_record_that_makes_no_sense_is_none(tmp_path: Path) -> None:

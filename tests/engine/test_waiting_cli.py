@@ -84,7 +84,9 @@ def test_a_waiting_process_that_was_killed_is_replaced(
     waiting.start()
     assert run(tmp_path, [str(own_build), "version"], waiting).code == 0
     waiting.start()
-    the_process(waiting).kill()
+    assert waiting._waiting is not None
+    waiting._waiting.process.kill()
+    waiting._waiting.process.wait(30)
     assert run(tmp_path, [str(own_build), "version"], waiting).code == 0
     waiting.start()
     process = the_process(waiting)

@@ -343,7 +343,15 @@ def test_a_host_that_slept_through_a_move_takes_no_endpoint_back(
 ) -> None:
     moved = {"metadata": {"labels": {"herdsman.dev/host": "other"}}, "spec": {"host": "other"}}
     client.patch(HOST_PROCESSES, namespace, "svc", moved)
-    registration.register(client, wanted(namespace, host="other", address="10.4.4.4"), now=datetime.now(UTC))
+
+    def register() -> bool:
+        try:
+            registration.register(client, wanted(namespace, host="other", address="10.4.4.4"), now=datetime.now(UTC))
+        except Conflict:  # the loop has written the Service in the meantime
+            return False
+        return True
+
+    eventually(register, what="the endpoint of the other host")
     # The agent's watch has not delivered the change yet.
     publish(Desk(Publication(process, PLAN, READY))).enqueue(f"{namespace}/svc")
     time.sleep(1.5)

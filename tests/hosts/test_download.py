@@ -26,6 +26,7 @@ from agent.contract import FilePlan
 from agent.server.models.download import DownloadSettings, download
 from agent.sources import errors
 from agent.sources.source_policy import SourcePolicy
+from tests.support.controlplane import eventually
 from tests.support.model_server import File, FileServer
 
 LOOPBACK = SourcePolicy(allowed_remote_hosts=("127.0.0.1",))
@@ -181,7 +182,12 @@ def test_a_cancelled_download_keeps_what_has_arrived(server: FileServer, tmp_pat
     file = File(CONTENT, bytes_per_s=1_000_000)
     url = server.serve("/m.gguf", file)
     cancel = threading.Event()
-    threading.Timer(0.6, cancel.set).start()
+
+    def cancel_in_the_middle() -> None:
+        eventually(lambda: server.sent("/m.gguf") > 400_000, what="bytes")
+        cancel.set()
+
+    threading.Thread(target=cancel_in_the_middle, daemon=True).start()
     with pytest.raises(errors.Cancelled):
         fetch(plan(url), tmp_path, settings=ONE_STREAM, cancel=cancel)
     assert in_place(tmp_path) == []
@@ -208,7 +214,7 @@ def test_a_cancel_during_a_stall_does_not_wait_for_the_server(server: FileServer
 
 
 def test_a_killed_process_is_resumed_by_the_next(server: FileServer, tmp_path: Path) -> None:
-    file = File(CONTENT, bytes_per_s=1_500_000)
+    file = File(CONTENT, bytes_per_s=150_000)
     url = server.serve("/m.gguf", file)
     child = start_child(url, tmp_path)
     state = slot(tmp_path) / ".m.gguf.state.json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -11,14 +10,13 @@ from pathlib import Path
 
 from tests.support.controlplane import eventually
 from tests.support.engine_metrics import LLAMA_CPP
+from tests.support.supervising import free_port
 from tools.tiny_model import write_tiny_model
 
 
 def test_a_real_llama_server_serves_every_metric_on_the_list(llama_server: Path, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "tiny.gguf")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     arguments = ["--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--ctx-size", "256", "--metrics"]
     process = subprocess.Popen([llama_server, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -61,12 +61,20 @@ def refused(api: Api, namespace: str, name: str, what: str) -> None:
 
 
 def allow(api: Api, host: str, said: Any) -> None:
-    """Patch what the host allows. The agent writes its host only after its API answers, so wait for the host."""
+    """Patch what the host allows, and wait until the agent has read it.
+
+    The agent writes its host only after its API answers, so wait for the host, too.
+    """
     body = {"spec": {"allow": said}}
     path = HOSTS.path(None, host)
     eventually(lambda: api.get(path), what="the host's object")
     status, answer = api.request("PATCH", path, body, content_type="application/merge-patch+json")
     assert status == 200, answer
+    wanted = answer["metadata"]["generation"]
+    eventually(
+        lambda: ((api.get(path) or {}).get("status") or {}).get("observedGeneration", 0) >= wanted,
+        what="the agent to know what is allowed",
+    )
 
 
 @pytest.fixture

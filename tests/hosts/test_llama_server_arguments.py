@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -21,6 +20,7 @@ from program.desired.service import DesiredService
 from program.runtimes import runtime_for
 from tests.support.builders import http_model, repository_model, service
 from tests.support.controlplane import eventually
+from tests.support.supervising import free_port
 
 DRAFT = SpeculativeDecoding(type="draft-simple", n_draft_max=2, p_min=0.25)
 NGRAM = SpeculativeDecoding(type="ngram-mod", n_draft_max=4)
@@ -29,9 +29,7 @@ NGRAM = SpeculativeDecoding(type="ngram-mod", n_draft_max=4)
 @contextlib.contextmanager
 def running(llama_server: Path, arguments: list[str], **env: str) -> Iterator[str]:
     """Run llama-server with a free port in place of `{port}`, and yield its URL once /health succeeds."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     command = [str(llama_server), *(port if argument == "{port}" else argument for argument in arguments)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **env})
     try:

@@ -118,7 +118,7 @@ def test_a_set_that_lacks_a_file_names_it_and_goes_on_later(busybox: Downloader,
 
 def test_progress_of_a_set_is_that_of_all_its_files(busybox: Downloader, server: FileServer) -> None:
     server.files = {"/a.gguf": b"a" * 300_000, "/b.gguf": b"b" * 500_000}
-    server.bytes_per_s = 400_000
+    server.bytes_per_s = 150_000
     result = busybox.run(f"{server.root}/", MODEL_FILES="a.gguf\nb.gguf", PROGRESS_S="0.3")
     assert result.returncode == 0, result.stderr
     told = [line.split(" ") for line in result.stderr.splitlines() if line.startswith("progress ")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from tests.support.loop import eventually
 from tests.support.pod_actions import act_on_pods
 from tests.support.pod_proxy import PodProxy, Say
 from tests.support.pods import remembered
+from tests.support.supervising import free_port
 
 START = EngineStart("ns", "p", "u1", "c1", 8080, "llama-server")
 
@@ -39,9 +39,7 @@ class Server:
     """One llama-server on loopback; requests to pod `p` of the relay go to it."""
 
     def __init__(self, binary: Path, model: Path, *arguments: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         command = [str(binary), "--model", str(model), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["-c", "1024", "--parallel", "1", "--metrics", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -75,6 +75,7 @@ def template_of(client: KubeClient, namespace: str) -> Json:
 def test_the_pod_of_an_llm_inference_service_loads_and_unloads_an_adapter(client: KubeClient, namespace: str) -> None:
     for name, where in (("law", {"path": "/adapters/law"}), ("sql", {"source": "hf://org/sql"})):
         create_adapter(client, namespace, name, **where)
+        eventually(lambda: adapter(client, namespace, name).get("status"), what="the loop to know the adapter")  # noqa: B023
     file = adapter_of(adapter(client, namespace, "sql")).file
     assert file is not None
     with EngineServer(AdapterEngine(), address=own_address()) as engine:

@@ -221,7 +221,8 @@ def test_a_client_sees_that_its_replica_was_killed_and_the_other_replica_goes_on
     engines.start_again(killed)
 
 
-def test_requests_go_to_the_engine_that_others_use_less(engines: Engines) -> None:
+def test_requests_go_to_the_engine_that_others_use_less(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.engines.scraper.USED_S", 120.0)  # the only request before may be ten seconds ago
     first, second = engines.ports
     front = Front(GatewayServer())
     try:

@@ -103,6 +103,7 @@ def test_two_members_take_turns_and_stay_as_they_are_without_the_pool(
 ) -> None:
     model(client, namespace)
     pool(client, namespace, "chat", "code", "gone", default="chat", minTurn="1s")
+    eventually(lambda: pool_status(client, namespace), what="the loop to know the pool")
     for name, engine in engines.items():
         service(client, namespace, name, containerPort=engine.port, skipModelInit=True)
     assert replicas(client, namespace, "code") == 0, "a member never starts before its turn"
@@ -161,6 +162,7 @@ def test_a_request_at_the_gateway_leads_to_a_turn(
 ) -> None:
     model(client, namespace)
     pool(client, namespace, "chat", "code", default="chat", minTurn="1s")
+    eventually(lambda: pool_status(client, namespace), what="the loop to know the pool")
     for name, engine in engines.items():
         service(client, namespace, name, containerPort=engine.port, skipModelInit=True)
     eventually(lambda: replicas(client, namespace, "chat") == 1, what="the start of chat")

@@ -110,11 +110,11 @@ def test_a_change_waits_for_idle_replicas_over_a_restart_of_the_loop_and_force_e
 
 
 def test_the_timeout_ends_the_waiting_and_is_told(client: KubeClient, namespace: str, loop: LoopProcess) -> None:
-    serving(client, namespace, rolloutPolicy={"waitForIdle": True, "idleTimeoutSeconds": 6})
+    serving(client, namespace, rolloutPolicy={"waitForIdle": True, "idleTimeoutSeconds": 15})
     edit(client, namespace, vllmConfig={"maxModelLen": 512})
     await_condition(client, namespace, "svc", "RolloutDeferred", "True")
     assert "512" not in arguments(deployed(client, namespace))
-    eventually(lambda: "512" in arguments(deployed(client, namespace)), what="the change", timeout_s=60)
+    eventually(lambda: "512" in arguments(deployed(client, namespace)), what="the change")
     eventually(lambda: events(client, namespace, "RolloutForced"), what="an Event of it")
 
 

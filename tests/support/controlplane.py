@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tools.localcluster import LocalCluster
+from tools.localcluster import ClusterError, LocalCluster
 from tools.localcluster.processes import since_boot_s
 from tools.toolchain import ToolMissing, locate
 from tools.versions import CONTROL_PLANE
@@ -58,7 +58,12 @@ def running(components: Sequence[str] = CONTROL_PLANE, *, audited: str = "") -> 
         policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
         cluster.layout.audit_policy.write_text(json.dumps(policy))
     try:
-        cluster.up()
+        try:
+            cluster.up()
+        except ClusterError:
+            # Another test process took one of the ports between their choice and the start.
+            cluster.down(purge=True)
+            cluster.up()
         yield cluster
     finally:
         cluster.down(purge=True)

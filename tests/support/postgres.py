@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 from base64 import b64decode, b64encode
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from components import naming
 from tests.support import needs
+from tests.support.supervising import free_port
 
 PASSWORD = "tiger tiger/burning@bright"
 """Contains characters that a URL must quote, so that a leak in any encoding is found."""
@@ -39,9 +39,7 @@ class Postgres:
         directory.chmod(0o777)
         # PostgreSQL refuses to run as root.
         self._user = "nobody" if os.geteuid() == 0 else None
-        with socket.socket() as free:
-            free.bind((address, 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port(address)
         secret = directory / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)

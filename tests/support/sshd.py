@@ -10,7 +10,6 @@ import contextlib
 import getpass
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from agent.client.ssh.keys import own_keys
 from agent.client.ssh.target import SshServer, SshTarget, SshTimeouts
 from tests.support import needs
 from tests.support.controlplane import eventually
+from tests.support.supervising import free_port
 
 FAKES = Path(__file__).resolve().parents[1] / "fakes"
 QUICK = SshTimeouts(connect_s=3.0, greet_s=4.0, channel_s=4.0, keepalive_s=2.0)
@@ -55,7 +55,7 @@ class Sshd:
         for part in ("bin", "home", "systemd"):
             (self.directory / part).mkdir()
         (self.directory / "systemd" / "system").mkdir()
-        self.port = self.port or _free_port(self.address if not self.prefix else "127.0.0.1")
+        self.port = self.port or free_port(self.address if not self.prefix else "127.0.0.1")
         self.host_key = make_key(self.directory / "host_key")
         self.user_key = self.directory / "user_key"
         (self.directory / "authorized_keys").write_text(make_key(self.user_key) + "\n")
@@ -209,9 +209,3 @@ def _sshd() -> str:
     found = needs.program("sshd", needs.SBIN)
     assert found is not None
     return found
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])

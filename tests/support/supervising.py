@@ -61,15 +61,15 @@ http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_
 """A server whose /slots is busy while the file of its third argument exists."""
 
 
-def free_port() -> int:
-    """Find a free port on loopback for a server that starts later.
+def free_port(address: str = "127.0.0.1") -> int:
+    """Find a free port of an address of this machine for a server that starts later.
 
     The kernel also gives the ports that it chooses to outgoing connections, so one of them may be taken before the
     server starts. This port is below them, and below those of agents.
     """
     while True:
         port = random.randrange(11000, 18000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        with contextlib.suppress(OSError), socket.create_server((address, port)):
             return port
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,11 @@ from tests.support.controlplane import eventually
 
 MARKER = Marker("identity-test", "ns/a", "h", 1)
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(60)"]
-STUBBORN = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)",
+]
 
 
 @pytest.fixture(params=["linux", "darwin"])
@@ -108,7 +111,7 @@ def test_a_stop_that_cannot_tell_whose_the_pid_is_signals_nobody_and_says_so(
 
 def test_a_process_that_ignores_sigterm_is_killed_and_that_is_said(tmp_path: Path, system: str) -> None:
     handle = launch(STUBBORN, env={}, log=tmp_path / "a.log", marker=MARKER)
-    time.sleep(0.5)
+    eventually(lambda: "up" in (tmp_path / "a.log").read_text() or None, what="the handler to be set")
     assert not adopted(handle).terminate(grace_s=0.3)
     assert not handle.alive()
 

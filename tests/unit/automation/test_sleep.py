@@ -92,9 +92,14 @@ class World:
         for _ in range(60):
             if self.look() == "asleep":
                 return
-            time.sleep(0.02)
+            # No time passes while a reading is under way, because it would be too old afterwards.
+            self.eventually(self._has_read)
             self.now += 2.9
         raise AssertionError("it did not go to sleep")
+
+    def _has_read(self) -> bool:
+        readings = self.sleep._readings
+        return readings._readings.idle() and readings._idle._answers.idle()
 
     @property
     def port(self) -> int:

@@ -229,16 +229,24 @@ def test_an_answer_that_breaks_off_does_not_look_whole_and_is_not_repeated(front
 def test_an_answer_that_becomes_invalid_breaks_off_and_is_not_repeated(
     front: Front, make_engine: Make, replicas: int, bad: bytes
 ) -> None:
+    passed = threading.Event()
+
     def becomes_invalid(connection: socket.socket, _head: bytes, _body: bytes) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc")
-        time.sleep(0.3)
+        passed.wait(10)
         connection.sendall(bad)
 
     engines = [make_engine(becomes_invalid) for _ in range(replicas)]
     front.serve(chat=engines)
     with connected(front.port) as client:
         client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n{"model": "chat"}')
-        seen = read_to_end(client)
+        seen = b""
+        while not seen.endswith(b"5\r\nabc"):
+            more = client.recv(65536)
+            assert more, seen
+            seen += more
+        passed.set()
+        seen += read_to_end(client)
     assert seen.endswith(b"5\r\nabc")
     assert sum(len(each.seen) for each in engines) == 1
 

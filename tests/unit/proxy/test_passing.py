@@ -408,7 +408,7 @@ def test_a_connection_that_says_nothing_is_closed(
     engine: Make, front: MakeFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.proxy.server.SWEEP_S", 0.1)
-    before = front(client_idle_s=0.3)
+    before = front(client_idle_s=1.5)
     before.lead(engine(echo))
     with connected(before.port) as client:
         client.sendall(b"GET / HT")

@@ -110,8 +110,8 @@ def test_a_killed_builder_gives_its_lock_back(tmp_path: Path, cache: Path) -> No
     with holder:
         assert holder.stdout.readline() == "held\n"
         told = io.StringIO()
-        threading.Timer(0.3, holder.send_signal, (signal.SIGKILL,)).start()
         started = time.monotonic()
+        threading.Timer(0.3, holder.send_signal, (signal.SIGKILL,)).start()
         with build.one_build_at_a_time(told):
             assert time.monotonic() - started >= 0.2
     assert told.getvalue() == "Waiting for the end of another build\n"

@@ -141,9 +141,12 @@ def test_a_backend_that_is_given_up_is_paid_and_one_that_cannot_be_reached_is_no
     slow, gone, good = make_engine(hangs), make_engine(), make_engine(USED)
     gone.close()
     front.serve(slow=[slow], gone=[gone], good=[good])
-    backends = tuple(RouterBackend(name, name, prompt_usd=Decimal(1)) for name in ("gone", "slow", "good"))
+    limits_s = {"gone": None, "slow": 0.3, "good": None}
+    backends = tuple(
+        RouterBackend(name, name, prompt_usd=Decimal(1), timeout_s=limit_s) for name, limit_s in limits_s.items()
+    )
     budget = Budget("usd", "router", max_usd=Decimal(1), window_s=10**9)
-    rule = Rule("all", ("gone", "slow", "good"), timeout_s=0.3)
+    rule = Rule("all", tuple(limits_s))
     state = RouterState(Router("prod", "r", backends, (rule,), budgets=(budget,)))
     front.server.set_routers([state])
     eventually(lambda: front.server.backends.routers.states() == (state,), what="the router")

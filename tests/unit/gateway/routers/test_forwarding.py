@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,12 +101,12 @@ def test_a_timeout_counts_until_the_head_of_an_answer_and_never_cuts_a_stream(fr
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         for part in (b'{"from"', b': "b"}'):
             connection.sendall(b"%x\r\n%b\r\n" % (len(part), part))
-            time.sleep(0.3)
+            time.sleep(0.6)
         connection.sendall(b"0\r\n\r\n")
 
     a, b = make_engine(hangs), make_engine(streams)
     front.serve(a=[a], b=[b])
-    route(front, Rule("all", ("a", "b"), timeout_s=0.2))
+    route(front, Rule("all", ("a", "b")), backends=(replace(A, timeout_s=0.2), replace(B, timeout_s=1.0)))
     assert front.ask(body(), AT_ROUTER)[::2] == (200, {"from": "b"})
     assert a.seen
 
@@ -117,7 +119,7 @@ def sleeps(front: Front, *running: Engine) -> None:
 
 def test_a_backend_that_sleeps_too_long_is_healthy_and_the_next_one_answers(front: Front, make_engine: Make) -> None:
     sleeps(front, make_engine(answers("b")))
-    state = route(front, Rule("all", ("a", "b"), timeout_s=0.1))
+    state = route(front, Rule("all", ("a", "b")), backends=(replace(A, timeout_s=0.1), B))
     assert front.ask(body(), AT_ROUTER)[::2] == (200, {"from": "b"})
     assert state.health("a").usable
 
@@ -138,16 +140,24 @@ def test_copies_of_requests_neither_wake_a_service_nor_keep_it_awake(front: Fron
 
 
 def test_an_answer_that_becomes_invalid_is_not_asked_for_again(front: Front, make_engine: Make) -> None:
+    passed = threading.Event()
+
     def becomes_invalid(connection: socket.socket, _head: bytes, _body: bytes) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc")
-        time.sleep(0.3)
+        passed.wait(10)
         connection.sendall(b"abXX")
 
     a, b = make_engine(becomes_invalid), make_engine(answers("b"))
     front.serve(a=[a], b=[b])
     route(front, Rule("all", ("a", "b")))
+    client = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    client.request("POST", AT_ROUTER, json.dumps(body()))
+    answer = client.getresponse()
+    assert answer.read(3) == b"abc"
+    passed.set()
     with pytest.raises(http.client.IncompleteRead):
-        front.ask(body(), AT_ROUTER)
+        answer.read()
+    client.close()
     assert not b.seen
 
 

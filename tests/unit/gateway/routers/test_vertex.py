@@ -152,7 +152,11 @@ def test_a_refusal_of_an_old_token_does_not_drop_the_new_one(front: Front, make_
     google.may_chat.clear()
     with ThreadPoolExecutor(2) as pool:
         old = pool.submit(front.ask, body(), AT_ROUTER)
-        eventually(lambda: len(google.tokens) == 2, what="the renewal, which the request with the old token began")
+        kept = front.server.backends.routers.connections.google_tokens
+        eventually(
+            lambda: [each.text for each in tuple(kept._known.values())] == ["token-1"],
+            what="the renewal, which the request with the old token began",
+        )
         new = pool.submit(front.ask, body(), AT_ROUTER)
         eventually(lambda: any(b"Bearer token-1" in head for head, _ in provider.seen), what="the new token in use")
         google.may_chat.set()
