@@ -305,6 +305,8 @@ def test_after_a_kill_of_the_server_the_cache_is_true_again_and_a_forgotten_vers
         relay.refusing = False
         for informer in (near, far):
             eventually(partial(holds, informer, truth), what="the truth in the cache", timeout_s=30)
+        # The cache changes before the handlers are called, and deletions come last.
+        eventually(lambda: all(len(each.of("deleted")) >= 2 for each in (cut_off, followed)), what="the deletion")
         assert far.relists_total == 2, "its version was too old for the new server"
         assert cut_off.of("kept") == [(None, {"x": "1"})], "what did not change is not told again"
         assert cut_off.of("changed") == [(None, {"x": "1"}), ({"x": "1"}, {"x": "2"})]

@@ -11,7 +11,7 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,8 +70,10 @@ class Replayed:
 class Replay:
     """Plays vectors against a cluster on which a loop runs."""
 
-    def __init__(self, client: KubeClient, vectors: list[Vector]) -> None:
+    def __init__(self, client: KubeClient, vectors: list[Vector], is_idle: Callable[[], bool]) -> None:
+        """`is_idle` returns whether the loop runs no engine at the moment."""
         self._client = client
+        self._is_idle = is_idle
         self._vectors = vectors
         self.results = {vector.name: Replayed() for vector in vectors}
 
@@ -82,12 +84,12 @@ class Replay:
         """
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(self._put_in, self._vectors))
-        self._settle(timeout_s=180)
+        self._settle(timeout_s=400)
         self._look(self._vectors)
         for number in range(max(len(vector.steps) for vector in self._vectors)):
             playing = [vector for vector in self._vectors if len(vector.steps) > number]
             refusals = {vector.name: self._step(vector, vector.steps[number]) for vector in playing}
-            self._settle(timeout_s=60)
+            self._settle(timeout_s=200)
             self._look(playing, refusals)
         return self.results
 
@@ -133,7 +135,7 @@ class Replay:
         while True:
             time.sleep(0.5)
             now = self._versions()
-            if now != seen:
+            if now != seen or not self._is_idle():
                 seen, since = now, time.monotonic()
             if time.monotonic() - since >= QUIET_S and not (waiting := self._unseen()):
                 return

@@ -15,6 +15,7 @@ from kubeapi.errors import ApiError
 from tests.conformance import corrections
 from tests.conformance.comparison import as_text, compare_flat, flatten_all, flatten_status
 from tests.conformance.llmkube_rules import corrections_of
+from tests.conformance.on_a_cluster import is_idle
 from tests.conformance.replay import FIXTURE_PORT, LOCAL_MODELS, Replay, Replayed, Stage, fixture_server, local_models
 from tests.conformance.vectors import Vector, all_vectors
 from tests.support import controlplane
@@ -46,8 +47,8 @@ def replayed(
             client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
             install_crds(client)
             kubeconfig = grant_loop_rights(client, cluster, directory / "kubeconfig")
-            with loop_process(kubeconfig, directory, f"--allowed-host-path-roots={LOCAL_MODELS}"):
-                yield Replay(client, VECTORS).run()
+            with loop_process(kubeconfig, directory, f"--allowed-host-path-roots={LOCAL_MODELS}") as loop:
+                yield Replay(client, VECTORS, lambda: is_idle(loop)).run()
             client.close()
     finally:
         fixtures.__exit__(None, None, None)

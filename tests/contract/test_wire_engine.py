@@ -22,10 +22,12 @@ from kubeapi.client import KubeClient
 from kubeapi.kinds import CONFIG_MAPS
 from tests.contract.engine_worlds import Recording, World
 from tests.engine.stacks import Program, Stack
-from tests.support.controlplane import Api
+from tests.support.controlplane import Api, eventually
 from tests.support.wire.stack import WireStack
 
 pytestmark = pytest.mark.soak
+
+ROOT_CA = "kube-root-ca.crt"
 
 
 @pytest.fixture
@@ -39,6 +41,8 @@ def worlds(tmp_path: Path, pulumi_cli: Path, kubeconfig: Path, api: Api) -> Iter
             provider = Recording(client)
             plugins = closing.enter_context(EmbeddedPlugins({"kubernetes": provider}))
             namespace = closing.enter_context(api.namespace(kept=True))
+            # A controller creates it a moment later, and two scenarios read it.
+            eventually(lambda where=namespace: client.find(CONFIG_MAPS, where, ROOT_CA), what=ROOT_CA)  # type: ignore[misc]
             environment = plugins.environment()
             stack = WireStack(environment) if side == "wire" else Stack(tmp_path / "stack", command, environment)
             made.append(World(stack, namespace, client, provider.calls))
@@ -164,7 +168,7 @@ def an_object_is_imported_read_and_refreshed(world: World) -> None:
     def program(a: str, **options: Any) -> Program:
         def run() -> None:
             config_map(world.namespace, {"a": a, "b": "1"}, options=pulumi.ResourceOptions(**options))
-            read = k8s.core.v1.ConfigMap.get("root", f"{world.namespace}/kube-root-ca.crt")
+            read = k8s.core.v1.ConfigMap.get("root", f"{world.namespace}/{ROOT_CA}")
             config_map(world.namespace, {"of": read.metadata.name}, name="beside")
 
         return run
@@ -212,7 +216,7 @@ def options_of_resources_are_kept(world: World) -> None:
     world.fails(lambda: world.stack.destroy(), "protect")
     world.up(program("3", "renamed"))
     world.destroy()
-    assert world.config_maps() == {"retained", "gone", "kube-root-ca.crt"}
+    assert world.config_maps() == {"retained", "gone", ROOT_CA}
 
 
 @scenario

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from kubeapi.client import KubeClient
 from tests.support import controlplane, docker_stand_in
 from tests.support.controlplane import tool_or_skip
 from tests.support.loop import eventually
+from tests.support.supervising import free_port
 from tools.localcluster import LocalCluster
 from tools.versions import KUBERNETES
 
@@ -65,11 +65,6 @@ def docker(tmp_path: Path, cluster: LocalCluster) -> Path:
         server=cluster.server,
         version=KUBERNETES,
     ).parent
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.fixture

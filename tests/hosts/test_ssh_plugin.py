@@ -21,6 +21,7 @@ from agent.client.ssh.host import SshHost
 from agent.contract import ProcessPlan
 from components.providers.host_provider import READY_TIMEOUT_S
 from tests.hosts.test_host_plugin import HostProcess, Program
+from tests.hosts.test_ssh_host import ready
 from tests.support.agents import HOST, TINY, TINY_NAME, gone, llama_plan
 from tests.support.sshd import Sshd, sshd
 
@@ -107,6 +108,7 @@ def test_a_process_over_ssh_is_previewed_created_kept_repaired_and_destroyed(
     assert server.changing_calls == calls
 
     host.put(TINY, llama_plan(tiny_model, extra=("--alias", "by-hand")))
+    ready(host, TINY, but=report.pid)  # until then this client continues its own plan
     assert changes(stack.refresh(color="never")) == {"update": 1}
     assert changes(up(stack, program(server, wanted))) == {"update": 1}
     repaired = host.get(TINY)

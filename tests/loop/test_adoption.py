@@ -137,6 +137,8 @@ def check_changes_of_the_adopted(cluster: Cluster) -> None:
     init = cluster.deployment("a")["spec"]["template"]["spec"]["initContainers"]
     assert not any("<script" in str(each["command"]) for each in init), "with it comes Herdsman's own template"
     eventually(lambda: not condition(client, namespace, "a", "TemplateKept"), what="no kept template")
+    # The next step compares all pods. The rollout adds one, for which there is no node.
+    eventually(lambda: len(cluster.pods("a")) == 3, what="the pod of the new template")
 
 
 def check_the_way_back(cluster: Cluster, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,8 +54,8 @@ def test_a_record_has_the_ratios_and_what_they_were_measured_with(recorded: Path
 
 
 def test_only_a_measure_that_grew_fails(recorded: Path, tmp_path: Path) -> None:
-    """One measure is said to have been a tenth of its cost, all others five times theirs."""
-    path = _scaled(recorded, tmp_path / "baseline.json", {"change: CPU (s)": 0.1}, otherwise=5.0)
+    """One measure is said to have been a hundredth of its cost, all others fifty times theirs: the machine is busy."""
+    path = _scaled(recorded, tmp_path / "baseline.json", {"change: CPU (s)": 0.01}, otherwise=50.0)
     code, output, errors = _check(path, "--rounds=1", "--most-rounds=2", "-o", "json")
     assert code == 1, errors
     found = {row["measure"]: row for row in json.loads(output)}

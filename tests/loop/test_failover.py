@@ -99,14 +99,16 @@ def test_whatever_ends_the_leader_no_two_engine_runs_meet_on_one_stack(arena: Ar
 
 def test_a_stopped_loop_and_its_engine_are_ended_before_another_may_lead(arena: Arena) -> None:
     (first, _) = arena.members
+    lease_s = 4 * LEASE_S  # the guard acts after 11/13 of it
+    first.environment["HERDSMAN_LEASE_DURATION_S"] = str(lease_s)
     first.start()
     arena.await_leader()
     eventually(lambda: engines_below(first), what="an engine run", timeout_s=60)
     os.kill(first.pid, signal.SIGSTOP)
     stopped_at = time.monotonic()
     assert first.process is not None
-    assert first.process.wait(LEASE_S) == -signal.SIGKILL, "ended by its guard while the lease was still its own"
-    assert time.monotonic() - stopped_at < LEASE_S
+    assert first.process.wait(lease_s) == -signal.SIGKILL, "ended by its guard while the lease was still its own"
+    assert time.monotonic() - stopped_at < lease_s
     left = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "pulumi"]
     ours = [process for process in left if _started_for(process, arena)]
     assert ours == []

@@ -7,7 +7,8 @@ namespace of the Leases.
 
 from __future__ import annotations
 
-import time
+import contextlib
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -79,9 +80,24 @@ OTHER_TIMES: dict[Row, tuple[str, str]] = {
 """The permissions that `life` does not use: the module that uses each, and a text in that module's code."""
 
 
-def life(client: KubeClient) -> None:
+@contextlib.contextmanager
+def held(client: KubeClient, asked: Callable[[], set[Row]], *objects: tuple[kinds.Kind, str]) -> Iterator[None]:
+    """Hold objects by a finalizer until the loop has sent a delete request for each.
+
+    If the garbage collector removed them first, the loop would send none.
+    """
+    for kind, name in objects:
+        client.patch(kind, NAMESPACE, name, {"metadata": {"finalizers": ["herdsman.test/held"]}})
+    yield
+    wanted = {(kind.group, kind.plural, "delete") for kind, _ in objects}
+    eventually(lambda: wanted <= asked(), what="the delete requests of the loop")
+    for kind, name in objects:
+        client.patch(kind, NAMESPACE, name, {"metadata": {"finalizers": None}})
+
+
+def life(client: KubeClient, asked: Callable[[], set[Row]]) -> None:
     """Create services in pods and on a host, a quota, a router, a pool, an adapter and Models; edit and delete the
-    services.
+    services. `asked` returns what the loop has requested so far.
     """
     for document in priority_classes():
         client.apply(kinds.PRIORITY_CLASSES, None, document, field_manager="tests", force=True)
@@ -149,16 +165,11 @@ def life(client: KubeClient) -> None:
     for kind in (kinds.AUTOSCALERS, kinds.DISRUPTION_BUDGETS, kinds.NETWORK_POLICIES, kinds.INGRESSES):
         eventually(lambda kind=kind: not client.list(kind, NAMESPACE)["items"], what=f"no {kind.kind}")  # type: ignore[misc]
     client.patch(kinds.MODELS, NAMESPACE, "early", {"spec": {"source": "https://models.example/other.gguf"}})
-    client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "hosted")
+    with held(client, asked, (kinds.HOST_PROCESSES, "hosted")):
+        client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "hosted")
     eventually(lambda: not client.list(kinds.HOST_PROCESSES, NAMESPACE)["items"], what="no process on the host")
-    # A finalizer holds the objects: if the garbage collector removed them first, the loop would send no delete request.
-    held = (kinds.DEPLOYMENTS, kinds.SERVICES)
-    for kind in held:
-        client.patch(kind, NAMESPACE, "full", {"metadata": {"finalizers": ["herdsman.test/held"]}})
-    client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "full")
-    time.sleep(5)
-    for kind in held:
-        client.patch(kind, NAMESPACE, "full", {"metadata": {"finalizers": None}})
+    with held(client, asked, (kinds.DEPLOYMENTS, "full"), (kinds.SERVICES, "full")):
+        client.delete(kinds.INFERENCE_SERVICES, NAMESPACE, "full")
     eventually(lambda: not client.list(kinds.DEPLOYMENTS, NAMESPACE)["items"], what="no Deployment")
 
 
@@ -198,7 +209,7 @@ def test_a_loop_asks_for_all_that_it_is_granted_and_for_nothing_else(tmp_path: P
         install_crds(client)
         kubeconfig = grant_loop_rights(client, cluster, tmp_path / "kubeconfig")
         with loop_process(kubeconfig, tmp_path / "loop"):
-            life(client)
+            life(client, lambda: {row[:3] for row in controlplane.audited_requests(cluster)})
         asked = list(controlplane.audited_requests(cluster))
         client.close()
 

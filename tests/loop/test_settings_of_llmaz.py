@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tools.localcluster import LocalCluster
 pytestmark = pytest.mark.soak
 
 SOON_S = 60.0
+_numbers = itertools.count()
 AT = ("llmaz-system", "llmaz-global-config")
 
 
@@ -89,6 +91,14 @@ def made(client: KubeClient, name: str, image: str) -> None:
     eventually(lambda: made_from(client, name) == wanted, what=f"pods of {name} with {image}", timeout_s=SOON_S)
 
 
+def is_known(client: KubeClient, image: str) -> bool:
+    """Return whether a new Playground gets these settings. The loop may see it earlier than an edit before it."""
+    name = f"probe-{next(_numbers)}"
+    playground(client, name)
+    found = eventually(lambda: made_from(client, name), what=f"pods of {name}", timeout_s=SOON_S)
+    return found == (image, image.rpartition(":")[2])
+
+
 def replicas(client: KubeClient, name: str) -> int:
     return int(client.get(kinds.DEPLOYMENTS, "settings", name)["spec"]["replicas"])
 
@@ -104,8 +114,9 @@ def test_running_pods_take_edited_settings_with_their_next_change(client: KubeCl
     made(client, "old", one)
     before = generation(client, "old")
 
-    # New pods take the settings, running ones do not. The later Playground shows that the loop has seen the edit.
+    # New pods take the settings, running ones do not.
     settings(client, two)
+    eventually(lambda: is_known(client, two), what="the loop to know the edited settings")
     playground(client, "new")
     made(client, "new", two)
     assert (made_from(client, "old"), generation(client, "old")) == ((one, "v1"), before)

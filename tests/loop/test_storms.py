@@ -29,6 +29,7 @@ from tests.support.loop import (
     model,
     service,
     settled,
+    status,
 )
 from tests.support.storm import Storm
 from tools.localcluster import LocalCluster
@@ -129,9 +130,11 @@ def test_a_namespace_on_its_way_out_is_told_and_stops_nobody_else(
     before = deployed(admin, going)
     settled(admin, going)
     admin.delete(kinds.NAMESPACES, None, going)
-    edit(admin, going, vllmConfig={"maxModelLen": 512})
     told = await_condition(admin, going, "svc", "Ready", "False", saying="is being deleted")
     assert told["reason"] == "NamespaceTerminating"
+    # Only now: the loop may see an edit earlier than the deletion of its namespace.
+    wanted = edit(admin, going, vllmConfig={"maxModelLen": 512})["metadata"]["generation"]
+    eventually(lambda: status(admin, going).get("observedGeneration") == wanted, what="the loop to have seen the edit")
     service(admin, staying, **VLLM, vllmConfig={"maxModelLen": 256})
     assert "256" in arguments(deployed(admin, staying))
     assert deployed(admin, going)["metadata"]["generation"] == before["metadata"]["generation"]

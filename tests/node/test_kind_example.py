@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from tests.support import docker_stand_in
 from tests.support.controlplane import tool_or_skip
 from tests.support.model_server import File, FileServer
 from tests.support.operator_pods import OperatorImage, settings_for, wipe
+from tests.support.supervising import free_port
 from tools.localcluster import LocalCluster
 from tools.node import configuration, image_set, lifecycle
 from tools.node.node import Node
@@ -39,8 +39,7 @@ def example(tmp_path: Path, files: FileServer) -> Path:
     """A copy of the example with a port that is free on this machine, a model of the test, and an image of the node."""
     copy = shutil.copytree(EXAMPLE, tmp_path / "example")
     kind = yaml.safe_load((copy / "cluster" / "kind.yaml").read_text())
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        kind["nodes"][0]["extraPortMappings"][0]["hostPort"] = server.getsockname()[1]
+    kind["nodes"][0]["extraPortMappings"][0]["hostPort"] = free_port()
     (copy / "cluster" / "kind.yaml").write_text(yaml.safe_dump(kind))
     weights = write_tiny_model(tmp_path / "tiny.gguf").read_bytes()
     model, service = yaml.safe_load_all((copy / "service.yaml").read_text())

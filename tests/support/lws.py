@@ -10,7 +10,6 @@ import base64
 import contextlib
 import datetime
 import os
-import socket
 import subprocess
 import time
 import urllib.request
@@ -27,6 +26,7 @@ from kubeapi.json_types import Json
 from kubeapi.kinds import Kind
 from tests.support import peer_crds
 from tests.support.controlplane import eventually, tool_or_skip
+from tests.support.supervising import free_port
 from tools.localcluster import LocalCluster
 
 _HOOKS = {
@@ -56,7 +56,7 @@ def running(cluster: LocalCluster, directory: Path) -> Iterator[subprocess.Popen
     log = directory / "lws.log"
     try:
         with peer_crds.installed(client, [kinds.LEADER_WORKER_SETS]):
-            webhooks, health = _free_ports(2)
+            webhooks, health = free_port(), free_port()
             authority = _write_certificates(directory / "certificates")
             configuration = _write_configuration(directory, webhooks=webhooks, health=health)
             with log.open("ab") as output:
@@ -81,14 +81,6 @@ def running(cluster: LocalCluster, directory: Path) -> Iterator[subprocess.Popen
                     process.wait()
     finally:
         client.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _write_certificates(directory: Path) -> bytes:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tests.support.controlplane import tool_or_skip
+from tests.support.supervising import free_port
 
 BUCKET = "herdsman-state"
 REGION = "eu-central-1"
@@ -25,9 +26,7 @@ class S3Server:
         self.bucket = self._root / BUCKET
         for folder in (self.bucket, self._sidecar):
             folder.mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self.secret = secrets.token_hex(20)
         self._log = directory / "s3.log"
         self._process: subprocess.Popen[bytes] | None = None

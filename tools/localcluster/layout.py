@@ -21,7 +21,7 @@ PORT_NAMES: tuple[str, ...] = (
 )
 # Below the ports that systems use for outgoing connections, so that a port is still free when its component restarts,
 # and outside the NodePort range.
-_FIRST_PORT, _LAST_PORT = 20000, 29999
+_FIRST_PORT, _LAST_PORT = 20000, 27999
 
 
 @dataclass(frozen=True)
