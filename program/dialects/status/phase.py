@@ -85,6 +85,10 @@ def decide_phase(cr: Json, desired: DesiredService | None, facts: ServiceFacts) 
         return _held(cr, facts.pending, replicas, nothing=facts.ready_replicas == 0 and not facts.pods)
     if replicas.outcome in ("ready", "idle"):
         return _not_yet_as_wanted(facts, replicas) or replicas
+    if facts.applying and not facts.objects_exist:
+        # What prevents replicas from serving is the state of pods from before the change.
+        message = f"{replicas.message}; the service's objects are being applied"
+        return replicas.model_copy(update={"outcome": "reconciling", "reason": Reason.APPLYING, "message": message})
     return replicas
 
 

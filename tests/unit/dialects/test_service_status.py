@@ -12,6 +12,8 @@ from program.desired.model import ModelGpu
 from program.dialects.llmkube.status.service import service_status
 from tests.support.statuses import LATER, NOW, conditions, facts, message, protocol, service, status_of
 
+REFUSED_IMAGE = PodFacts(name="svc-1", container="llama-server", waiting_reason="InvalidImageName", image="UPPER")
+
 
 def test_a_service_with_all_replicas_ready_is_ready() -> None:
     status = status_of(facts(ready=2, desired=2))
@@ -57,6 +59,17 @@ def test_a_service_is_not_ready_while_its_objects_are_being_applied(values: Json
     assert status["phase"] == "Ready"
     assert protocol(status) == ("False", "True", "False", "Applying")
     assert conditions(status)["Available"][0] == "True"
+
+
+@pytest.mark.parametrize("pods", [(), (REFUSED_IMAGE,)])
+def test_a_change_that_is_being_applied_is_told_whatever_the_pods_before_it_lack(pods: tuple[PodFacts, ...]) -> None:
+    status = status_of(facts(ready=1, desired=2, applying=True, objects_exist=False, pods=pods))
+    assert status["phase"] == "Progressing"
+    assert protocol(status) == ("False", "True", "False", "Applying")
+    assert message(status, "Ready").startswith("1 of 2 replicas ready")
+    assert message(status, "Ready").endswith("; the service's objects are being applied")
+    applied = status_of(facts(ready=1, desired=2, applying=True, pods=pods))
+    assert protocol(applied)[3] == ("ImagePullFailed" if pods else "ReplicasStarting")
 
 
 def test_zero_replicas_stop_the_service_and_nothing_is_wrong() -> None:
