@@ -25,7 +25,7 @@ def client(control_plane: LocalCluster, api: Api) -> KubeClient:
     for document in crd_documents():
         api.apply(kinds.CRDS.path(None, document["metadata"]["name"]), document)
     for kind in (kinds.HOSTS, kinds.HOST_PROCESSES, kinds.INFERENCE_SERVICES):
-        eventually(lambda kind=kind: api.request("GET", kind.path())[0] == 200, what=f"{kind.plural} to be served")
+        eventually(lambda kind=kind: api.serves(kind.path()), what=f"{kind.plural} to be served")
     return KubeClient.from_kubeconfig(str(control_plane.kubeconfig))
 
 

@@ -66,7 +66,7 @@ def webhook(api: controlplane.Api, client: KubeClient, clock: _Clock) -> Iterato
             controlplane.eventually(lambda name=name: _converted(api, name), what=f"{name} to be told of the webhook")
         for version in ("v1alpha1", "v1alpha2"):
             controlplane.eventually(
-                lambda version=version: api.request("GET", f"/apis/serving.kserve.io/{version}/{_PLURAL}")[0] == 200,
+                lambda version=version: api.serves(f"/apis/serving.kserve.io/{version}/{_PLURAL}"),
                 what=f"{version} to be served",
             )
         yield server

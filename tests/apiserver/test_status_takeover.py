@@ -22,7 +22,7 @@ def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
     for document in crd_documents():
         api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}", document)
     collection = "/apis/inference.llmkube.dev/v1alpha1/inferenceservices"
-    controlplane.eventually(lambda: api.request("GET", collection)[0] == 200, what="the CRDs to be served")
+    controlplane.eventually(lambda: api.serves(collection), what="the CRDs to be served")
     return KubeClient.from_kubeconfig(str(kubeconfig))
 
 

@@ -34,7 +34,7 @@ def client(kubeconfig: Path, api: Api) -> KubeClient:
         api.apply(kinds.CRDS.path(None, document["metadata"]["name"]), document)
     for kind in (kinds.HOSTS, kinds.HOST_PROCESSES, kinds.INFERENCE_SERVICES):
         path = kind.path()
-        eventually(lambda path=path: api.request("GET", path)[0] == 200, what=f"{path} to be served")
+        eventually(lambda path=path: api.serves(path), what=f"{path} to be served")
     return KubeClient.from_kubeconfig(str(kubeconfig))
 
 

@@ -22,7 +22,7 @@ from tests.conformance.comparison import Difference
 from tests.conformance.dialect_replay import DialectReplay, Replayed, Stage
 from tests.conformance.families import as_text, compare, compare_status, corrections_of, status_corrections_of
 from tests.conformance.vectors import Recorded, Vector
-from tests.support import controlplane, dialects
+from tests.support import controlplane, dialects, extensions
 from tests.support.loop import LoopProcess, eventually, grant_loop_rights, install_crds
 
 
@@ -42,7 +42,7 @@ def replaying(family: str, directory: Path) -> Iterator[DialectReplay]:
             with running_loop(kubeconfig, directory, environment, *roots) as loop:
                 if family == "kserve":
                     older = Kind("serving.kserve.io/v1alpha1", *astuple(kinds.LLM_SERVICES)[1:])
-                    eventually(lambda: dialects.served(client, older), what="the older version to be served")
+                    eventually(lambda: extensions.is_served(client, older), what="the older version to be served")
                 yield DialectReplay(client, family, lambda: is_idle(loop))
         finally:
             client.close()

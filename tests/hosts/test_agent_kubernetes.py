@@ -45,7 +45,7 @@ def install_crds(api: Api) -> None:
     for document in crd_documents():
         api.apply(CRDS.path(None, document["metadata"]["name"]), document)
     for kind in (INFERENCE_SERVICES, HOST_PROCESSES, HOSTS):
-        eventually(lambda kind=kind: api.request("GET", kind.path())[0] == 200, what=f"{kind.plural} to be served")
+        eventually(lambda kind=kind: api.serves(kind.path()), what=f"{kind.plural} to be served")
 
 
 @pytest.fixture(scope="module")

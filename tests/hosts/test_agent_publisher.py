@@ -49,7 +49,7 @@ def process(api: Api, namespace: str) -> Json:
     for document in crd_documents():
         api.apply(CRDS.path(None, document["metadata"]["name"]), document)
     for kind in (HOST_PROCESSES, HOSTS):
-        eventually(lambda kind=kind: api.request("GET", kind.path())[0] == 200, what=f"{kind.plural} to be served")
+        eventually(lambda kind=kind: api.serves(kind.path()), what=f"{kind.plural} to be served")
     return api.apply(
         HOST_PROCESSES.path(namespace, "svc"),
         {

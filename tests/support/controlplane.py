@@ -169,6 +169,15 @@ class Api:
         assert status == http.client.OK, f"GET {path}: {status} {answer}"
         return answer
 
+    def serves(self, collection: str) -> bool:
+        """Return whether the API server answers requests for a collection of a group, and lists it in discovery.
+
+        A new CRD gets there one after the other, in any order.
+        """
+        version, _, plural = collection.rpartition("/")
+        listed = (self.get(version) or {}).get("resources") or ()
+        return self.get(collection) is not None and plural in {each["name"] for each in listed}
+
     def create(self, path: str, body: object) -> dict[str, Any]:
         """Create an object in the collection at this path."""
         status, answer = self.request("POST", path, body)

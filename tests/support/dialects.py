@@ -12,7 +12,6 @@ import yaml
 
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
 from kubeapi.kinds import Kind
 from program.dialects.crds.definitions import crd_documents
 from tests.support import extensions, peer_crds
@@ -32,7 +31,7 @@ def install(client: KubeClient, family: str) -> None:
     for document in crd_documents(family):
         client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
     for kind in KINDS[family]:
-        eventually(lambda kind=kind: served(client, kind), what=f"{kind.plural} to be served")  # type: ignore[misc]
+        eventually(lambda kind=kind: extensions.is_served(client, kind), what=f"{kind.plural} to be served")  # type: ignore[misc]
     for document in yaml.safe_load_all((INSTALL / f"rbac-{family}.yaml").read_text()):
         kind = client.mapping(document["apiVersion"], document["kind"])
         namespace = document["metadata"].get("namespace")
@@ -49,7 +48,7 @@ def install_needed(client: KubeClient, wanted: Iterable[Kind] = (*peer_crds.ALL,
         document = peer_crds.crd(kind) if kind in peer_crds.FILES else extensions.crd(kind)
         client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
     for kind in wanted:
-        eventually(lambda kind=kind: served(client, kind), what=f"{kind.plural} to be served")  # type: ignore[misc]
+        eventually(lambda kind=kind: extensions.is_served(client, kind), what=f"{kind.plural} to be served")  # type: ignore[misc]
 
 
 @contextlib.contextmanager
@@ -66,12 +65,3 @@ def needed(client: KubeClient, wanted: Iterable[Kind] = (*peer_crds.ALL, kinds.S
 def uninstall(client: KubeClient, family: str) -> None:
     """Delete a dialect's CRDs, and with them all objects of their kinds."""
     peer_crds.remove(client, KINDS[family])
-
-
-def served(client: KubeClient, kind: Kind) -> bool:
-    """Return whether the API server serves a kind."""
-    try:
-        client.list(kind, limit=1)
-    except NotFound:
-        return False
-    return True

@@ -10,7 +10,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import NotFound, ServerError
-from kubeapi.kinds import Kind
+from kubeapi.kinds import Kind, group_version_path
 from tests.support.controlplane import eventually
 
 DEFINED = tuple(kind for kind in kinds.OPTIONAL if kind != kinds.CLAIM_TEMPLATES)
@@ -55,7 +55,7 @@ def installed(client: KubeClient, wanted: Iterable[Kind] = DEFINED) -> Iterator[
     for kind in made:
         client.apply(kinds.CRDS, None, crd(kind), field_manager="tests", force=True)
     for kind in made:
-        eventually(lambda kind=kind: _is_served(client, kind), what=f"{kind.kind} to be served")  # type: ignore[misc]
+        eventually(lambda kind=kind: is_served(client, kind), what=f"{kind.kind} to be served")  # type: ignore[misc]
     try:
         yield frozenset(kind.full_name for kind in made)
     finally:
@@ -88,7 +88,7 @@ def unreadable(client: KubeClient, kind: Kind, namespace: str) -> Iterator[Calla
     client.apply(kinds.CRDS, None, definition, field_manager="tests", force=True)
     obj = {"apiVersion": stored.api_version, "kind": kind.kind, "metadata": {"name": "old"}, "spec": {}}
     try:
-        eventually(lambda: _is_served(client, stored), what=f"{kind.kind} to be served")
+        eventually(lambda: is_served(client, stored), what=f"{kind.kind} to be served")
         eventually(lambda: _taken(client, stored, namespace, obj), what="an object in the other version")
         eventually(lambda: _fails(client, kind), what="the conversion to fail")
         yield mend
@@ -123,13 +123,28 @@ def is_gone(client: KubeClient, kind: Kind) -> bool:
         client.get(kinds.CRDS, None, f"{kind.plural}.{kind.group}")
     except NotFound:
         listed = served(lambda path: client.request("GET", path), [kind])
-        return not _is_served(client, kind) and not listed.get(kind, True)
+        return not _answers(client, kind) and not listed.get(kind, True)
     return False
 
 
-def _is_served(client: KubeClient, kind: Kind) -> bool:
+def _answers(client: KubeClient, kind: Kind) -> bool:
     try:
         client.list(kind, limit=1)
     except NotFound:
         return False
     return True
+
+
+def is_served(client: KubeClient, kind: Kind) -> bool:
+    """Return whether the API server answers requests for the kind, and lists it in both forms of discovery.
+
+    A new CRD gets there one after the other, in any order.
+    """
+    try:
+        client.list(kind, limit=1)
+        listed = client.request("GET", group_version_path(kind.api_version)).get("resources") or ()
+    except NotFound:
+        return False
+    if kind.plural not in {each["name"] for each in listed}:
+        return False
+    return served(lambda path: client.request("GET", path), [kind]).get(kind, False)

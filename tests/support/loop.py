@@ -27,7 +27,7 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
 from program.dialects.crds.definitions import crd_documents
-from tests.support import loop_logs
+from tests.support import extensions, loop_logs
 from tests.support.controlplane import pause_s
 from tools.localcluster import LocalCluster
 
@@ -204,15 +204,7 @@ def install_crds(client: KubeClient) -> None:
     for document in crd_documents():
         client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
     for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES, kinds.HOSTS):
-        eventually(partial(_served, client, kind), what=f"{kind.plural} to be served")
-
-
-def _served(client: KubeClient, kind: kinds.Kind) -> bool:
-    try:
-        client.list(kind, limit=1)
-    except NotFound:
-        return False
-    return True
+        eventually(partial(extensions.is_served, client, kind), what=f"{kind.plural} to be served")
 
 
 def forget_hosts(client: KubeClient) -> None:

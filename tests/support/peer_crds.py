@@ -122,7 +122,7 @@ def installed(client: KubeClient, wanted: Iterable[Kind] = ALL) -> Iterator[froz
     for kind in served:
         client.apply(kinds.CRDS, None, crd(kind), field_manager="tests", force=True)
     for kind in served:
-        eventually(lambda kind=kind: _is_served(client, kind), what=f"{kind.kind} to be served")  # type: ignore[misc]
+        eventually(lambda kind=kind: extensions.is_served(client, kind), what=f"{kind.kind} to be served")  # type: ignore[misc]
     try:
         yield frozenset(kind.full_name for kind in served)
     finally:
@@ -137,11 +137,3 @@ def remove(client: KubeClient, wanted: Iterable[Kind]) -> None:
     for kind in wanted:
         # A test that installs the kind next must not find a CRD that is being deleted.
         eventually(lambda kind=kind: extensions.is_gone(client, kind), what=f"{kind.kind} to be gone")  # type: ignore[misc]
-
-
-def _is_served(client: KubeClient, kind: Kind) -> bool:
-    try:
-        client.list(kind, limit=1)
-    except NotFound:
-        return False
-    return True

@@ -26,12 +26,7 @@ def install_crds(api: controlplane.Api) -> None:
         api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}", document)
     for collection in ("inference.llmkube.dev/v1alpha1/inferenceservices", "herdsman.dev/v1alpha1/hostprocesses"):
         path = f"/apis/{collection}"
-        is_served = functools.partial(_is_served, api, path)
-        controlplane.eventually(is_served, what=f"{path} to be served")
-
-
-def _is_served(api: controlplane.Api, path: str) -> bool:
-    return api.request("GET", path)[0] == 200
+        controlplane.eventually(functools.partial(api.serves, path), what=f"{path} to be served")
 
 
 def model_cr(name: str = "base", namespace: str = "", **spec: Any) -> Json:
