@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 FIRST_LIST_S = 0.5
 """How long a pass waits for the first answer about a ConfigMap."""
+TAKEN_IN_S = 60.0
+"""The longest time from the arrival of a list until the informer has its objects, on a busy machine."""
 PATIENCE_AGAIN_S = 30.0
 """After a pass that waited without an answer, no pass waits for this long."""
 REFUSED_BASE_S = 5.0
@@ -95,8 +97,8 @@ class ConfigMaps:
         patient = time.monotonic() > self._impatient_until
         if not found.answered.is_set() and patient and not found.answered.wait(FIRST_LIST_S):
             self._impatient_until = time.monotonic() + PATIENCE_AGAIN_S
-        if not found.answered.is_set():
-            found.awaited = True
+        with self._lock:
+            found.awaited = found.awaited or not found.answered.is_set()
         return found.get(namespace, name)
 
     def pending(self, namespace: str, name: str) -> bool:
@@ -152,7 +154,7 @@ class ConfigMaps:
 
         def answered() -> None:
             informer = made.informer
-            if informer is not None and informer.wait_synced(FIRST_LIST_S):
+            if informer is not None and informer.wait_synced(TAKEN_IN_S):
                 self._answered(at, made)
 
         def refused(error: ApiError) -> float:
@@ -174,9 +176,10 @@ class ConfigMaps:
         )
 
     def _answered(self, at: Name, made: _ConfigMap) -> None:
-        made.answered.set()
-        if made.awaited:
-            made.awaited = False
+        with self._lock:
+            made.answered.set()
+            awaited, made.awaited = made.awaited, False
+        if awaited:
             self._changed(*at)
 
     # --- ConfigMaps beyond the limit ----------------------------------------------------------------------------------

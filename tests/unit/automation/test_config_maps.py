@@ -91,7 +91,8 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Iterator[Asked]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    monkeypatch.setattr(config_maps, "FIRST_LIST_S", 20.0)
     made = Asked()
     yield made
     made.api.silent.set()
@@ -99,7 +100,8 @@ def asked() -> Iterator[Asked]:
 
 
 @pytest.fixture
-def crowded() -> Iterator[Asked]:
+def crowded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    monkeypatch.setattr(config_maps, "FIRST_LIST_S", 20.0)
     made = Asked(most=2)
     yield made
     made.maps.stop()
@@ -132,6 +134,7 @@ def test_a_refusal_is_remembered_and_costs_no_pass_any_time(asked: Asked) -> Non
 def test_silence_costs_one_wait_and_the_answer_wakes_who_went_without(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(config_maps, "FIRST_LIST_S", 0.5)
     asked.api.silent.clear()
     asked.api.data["a"] = "1"
     assert asked.value("a") is None
@@ -143,6 +146,14 @@ def test_silence_costs_one_wait_and_the_answer_wakes_who_went_without(
     asked.api.silent.set()
     soon(lambda: {"a", "b"} <= set(asked.changed))
     soon(lambda: asked.value("a") == "1")
+
+
+def test_a_list_that_is_taken_in_late_is_an_answer(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_maps, "FIRST_LIST_S", 0.0)
+    asked.api.data["a"] = "1"
+    asked.value("a")
+    soon(lambda: not asked.maps.pending("ns", "a"))
+    assert asked.value("a") == "1"
 
 
 def test_beyond_the_limit_nothing_is_listed_again_and_changes_are_noticed(crowded: Asked) -> None:
