@@ -236,7 +236,7 @@ def test_services_of_one_name_are_told_apart(tell: Tell, client: KubeClient, nam
     for cr, referred in ((pl, [open_model(namespace)]), (ll, [])):
         outcome = ServiceOutcome(key_of(cr), ok=True, changes=(Change("urn", "Deployment", "x", "create"),))
         recorder.record(key_of(cr), cr, referred, outcome, duration=timedelta(seconds=1))
-    recorder.stop()
+    recorder.stop(60)
     (revision,) = tell("history", "playground/chat")[1]
     assert revision["data"]["models"].keys() == {f"OpenModel/{namespace}"}
     assert len(tell("history", "talk")[1]) == 1

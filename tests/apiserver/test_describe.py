@@ -92,7 +92,7 @@ def test_a_status_that_says_all_is_accepted_told_and_shown(
     recorder = EventRecorder(client)
     for kind, reason, text in phase_events(None, status, everything()):
         recorder.record(service, type=kind, reason=reason, message=text)
-    assert recorder.flush(10)
+    assert recorder.flush(60)
     recorder.stop()
 
     options = ["-n", namespace, "--kubeconfig", str(kubeconfig)]

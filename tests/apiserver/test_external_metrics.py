@@ -56,7 +56,7 @@ class Adapter:
             service=(namespace, NAME),
             port=0,
             check_every_s=0.2,
-            settle_s=2.0,
+            settle_s=3.0,
             lifetime=timedelta(hours=1),
             clock=lambda: self.now,
         )

@@ -60,7 +60,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 def webhook(api: controlplane.Api, client: KubeClient, clock: _Clock) -> Iterator[ConversionServer]:
     """The CRDs, and a webhook whose address they contain."""
     with established(api, crd_documents("kserve")):
-        server = ConversionServer(client, port=0, check_every_s=0.2, settle_s=1.0, clock=clock)
+        server = ConversionServer(client, port=0, check_every_s=0.2, settle_s=3.0, clock=clock)
         server.start()
         for name in CRDS:
             controlplane.eventually(lambda name=name: _converted(api, name), what=f"{name} to be told of the webhook")
@@ -227,7 +227,7 @@ def test_crds_of_others_are_left_alone(api: controlplane.Api, kubeconfig: Path, 
 def _asked(server: ConversionServer, path: str, body: bytes, **headers: str) -> int:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10, context=context)
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=context)
     try:
         connection.request("POST", path, body=body, headers=headers)
         return connection.getresponse().status

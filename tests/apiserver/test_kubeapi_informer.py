@@ -262,7 +262,7 @@ def test_stopping_ends_a_waiting_watch_at_once(make: Make, namespace: str) -> No
 def test_an_idle_informer_costs_nothing(make: Make, client: KubeClient, namespace: str) -> None:
     informer = make(namespaces=[namespace])
     assert informer.wait_synced(60)
-    time.sleep(0.3)
+    eventually(lambda: informer.steady_since is not None, what="an open watch")
     requests, cpu_s = client.requests_total, time.process_time()
     time.sleep(2.0)
     assert client.requests_total == requests

@@ -100,7 +100,7 @@ def test_a_version_that_finds_no_room_is_counted(client: KubeClient, namespace: 
     assert 3 <= len(dropped) <= 4, "one is being written, two wait"
     let_go.set()
     eventually(lambda: len(names(client, namespace)) >= 2, what="the revisions that the queue had taken")
-    recorder.stop()
+    recorder.stop(60)
 
 
 def applied(key: ServiceKey) -> ServiceOutcome:
@@ -134,7 +134,7 @@ def test_a_version_that_a_killed_loop_did_not_record_is_recorded_by_the_next(
     eventually(lambda: len(names(client, namespace)) == 2, what="the missing revision")
     for cr in (recorded, unrecorded, later, later):
         after.record_applied(key_of(cr), cr, tuple)
-    after.stop()
+    after.stop(60)
     found = changes(client, namespace)
     assert found == {"recorded-v1": "Created Deployment recorded", "unrecorded-v1": FOUND, "later-v1": FOUND}
 
@@ -154,7 +154,7 @@ def test_first_versions_wait_for_a_bulk_and_later_ones_do_not(client: KubeClient
     edited = edit(client, namespace, "edited", contextSize=2048)
     recorder.record(key_of(edited), edited, (), applied(key_of(edited)), duration=timedelta(seconds=1))
     eventually(lambda: names(client, namespace) == ["edited-v1", "edited-v2", "new-v1"], what="the edit's revision")
-    recorder.stop()
+    recorder.stop(60)
 
 
 def test_what_waits_for_a_bulk_is_written_when_the_loop_ends(client: KubeClient, namespace: str) -> None:
@@ -163,5 +163,5 @@ def test_what_waits_for_a_bulk_is_written_when_the_loop_ends(client: KubeClient,
     recorder.renew(namespaces=(namespace,))
     eventually(lambda: recorder._has_listed, what="the revisions to be read")
     recorder.record(key_of(cr), cr, (), applied(key_of(cr)), duration=timedelta(seconds=1))
-    recorder.stop()
+    recorder.stop(60)
     assert names(client, namespace) == ["svc-v1"]

@@ -60,13 +60,14 @@ def test_every_page_works_in_a_browser(link: str, client: KubeClient, namespace:
             await page.go(link)
             assert await page.run("document.querySelector('h1').textContent") == "Services"
             for name in PAGES:
-                await page.run(f"{LINKS}.find(link => link.textContent === '{name}').click()")
-                await page.until(f"{LOADED} && document.querySelector('h1').textContent === '{name}'")
+                await page.run(f"window.left = true; {LINKS}.find(link => link.textContent === '{name}').click()")
+                await page.until(f"{LOADED} && !window.left && document.querySelector('h1').textContent === '{name}'")
                 await accessibility.check(page)
 
             await page.go(link.partition("/open")[0])
-            await page.run(f"document.querySelector('a[href=\"/services/{namespace}/chat\"]').click()")
-            await page.until(f"{LOADED} && {FIELD}")
+            of_the_service = f"document.querySelector('a[href=\"/services/{namespace}/chat\"]')"
+            await page.run(f"window.left = true; {of_the_service}.click()")
+            await page.until(f"{LOADED} && !window.left && {FIELD}")
             await accessibility.check(page)
             assert await page.run(f"{FIELD}.value") == "1"
             await page.run(f"{FIELD}.value = 2; {FIELD}.form.submit(); window.kept = true")

@@ -84,7 +84,7 @@ class Served:
     def shown(self) -> str:
         """Return the fingerprint of the certificate that a new connection gets."""
         host, port = self.url.removeprefix("https://").split(":")
-        return fingerprint(ssl.get_server_certificate((host, int(port)), timeout=5))
+        return fingerprint(ssl.get_server_certificate((host, int(port)), timeout=60))
 
 
 class Nothing:
@@ -150,7 +150,7 @@ def test_a_new_certificate_counts_for_new_connections_and_a_wrong_one_for_none(
     context = ssl.create_default_context(cafile=str(certificate))
     host, port = served.url.removeprefix("https://").split(":")
     with (
-        socket.create_connection((host, int(port)), timeout=5) as plain,
+        socket.create_connection((host, int(port)), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname="mac-1") as open_connection,
     ):
         second = write(["mac-1", "127.0.0.2"])

@@ -129,7 +129,7 @@ def test_a_server_that_is_too_old_for_its_plan_is_named_and_its_upgrade_noticed(
         new = binaries / "new"
         shutil.copy(llama_server, new)
         new.replace(old)
-        until(client, TINY, "Ready", timeout_s=40)
+        until(client, TINY, "Ready")
         assert client.get(PLAIN).report.pid == plain.pid, "an upgrade restarts no agent"
         assert plain.pid is not None
         assert start_mark(plain.pid)

@@ -73,7 +73,7 @@ def test_a_planned_llama_server_answers_a_chat_completion_and_its_words_can_be_r
     assert usage["completion_tokens"] >= 1
     facts = client.report().facts
     assert "llama-server" in facts.runtimes
-    with urllib.request.urlopen(f"{host.url}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"{host.url}/metrics", timeout=60) as answer:
         metrics = answer.read().decode()
     assert 'herdsman_agent_processes{phase="Ready"} 1.0' in metrics
     resident = next(line for line in metrics.splitlines() if line.startswith("herdsman_agent_process_resident"))
@@ -330,5 +330,5 @@ def test_the_api_wants_the_token_and_a_plan_for_this_host(host: AgentProcess, ti
         client.put(TINY, llama_plan(tiny_model, host="elsewhere"))
     assert refused.value.reason == "PlanInvalid"
     assert oct((host.store / "agent-token").stat().st_mode)[-3:] == "600"
-    with urllib.request.urlopen(f"{host.url}/healthz", timeout=5) as answer:
+    with urllib.request.urlopen(f"{host.url}/healthz", timeout=60) as answer:
         assert answer.status == 200

@@ -190,8 +190,9 @@ def test_a_value_that_is_no_longer_known_leaves_the_status(
 
 
 def test_endpoints_leave_the_service_on_withdrawal_and_objects_with_the_process(
-    api: Api, namespace: str, process: Json, publish: Callable[[Desk], Publisher]
+    api: Api, namespace: str, process: Json, publish: Callable[[Desk], Publisher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("agent.server.cluster.publisher.ENDPOINTS_OUT_S", 60.0)
     desk = Desk(Publication(process, PLAN, READY), api)
     publisher = publish(desk)
     publisher.enqueue(f"{namespace}/svc")
@@ -466,7 +467,7 @@ def test_what_an_older_agent_made_is_taken_over_without_a_gap_and_kept_after_the
 
     watch = Informer(client, ENDPOINT_SLICES, namespaces=[namespace], on_change=seen)
     watch.start()
-    assert watch.wait_synced(10)
+    assert watch.wait_synced(60)
     with publishing(client, namespaces=(namespace,), liveness=alive, heartbeat_s=1.0):
         eventually(lambda: heartbeat(api, namespace) != beat_of(before), what="the loop to renew the heartbeat")
         refused = {"ready": False, "reason": "RegistrationFailed", "message": "services is forbidden"}

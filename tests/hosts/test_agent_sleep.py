@@ -12,7 +12,6 @@ import socket
 import subprocess
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -75,7 +74,7 @@ def port_of(report: ProcessReport) -> int:
 
 
 def metric(host: AgentProcess, name: str) -> float:
-    with urllib.request.urlopen(f"{host.url}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"{host.url}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return float(next(line for line in lines if line.startswith(name + "{")).rpartition(" ")[2])
 
@@ -84,7 +83,7 @@ def test_a_service_sleeps_wakes_and_survives_its_agent(
     host: AgentProcess, llama_server: Path, tiny_model: Path
 ) -> None:
     client = host.start()
-    client.put(KEY, llama_plan(tiny_model, idle_timeout_s=4.0, wake_timeout_s=30))
+    client.put(KEY, llama_plan(tiny_model, idle_timeout_s=6.0, wake_timeout_s=30))
     report = until(client, KEY, "Ready")
     port = port_of(report)
     first = engine_of(host)
@@ -235,7 +234,7 @@ def test_a_streamed_answer_passes_byte_for_byte(llama_server: Path, tiny_model: 
 
 def healthy(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, ConnectionError):
+    except OSError:
         return False

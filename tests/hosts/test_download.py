@@ -236,10 +236,15 @@ def test_a_killed_process_is_resumed_by_the_next(server: FileServer, tmp_path: P
 
 def test_a_file_that_changed_since_the_cut_is_fetched_anew(server: FileServer, tmp_path: Path) -> None:
     other = b"GGUF" + bytes(2 << 20)
-    file = File(CONTENT, bytes_per_s=1_000_000)
+    file = File(CONTENT, bytes_per_s=200_000)
     url = server.serve("/m.gguf", file)
     cancel = threading.Event()
-    threading.Timer(0.5, cancel.set).start()
+
+    def cancel_in_the_middle() -> None:
+        eventually(lambda: server.sent("/m.gguf") > 300_000, what="bytes")
+        cancel.set()
+
+    threading.Thread(target=cancel_in_the_middle, daemon=True).start()
     with pytest.raises(errors.Cancelled):
         fetch(plan(url), tmp_path, cancel=cancel)
     file.content, file.etag, file.bytes_per_s = other, '"v2"', None
@@ -249,13 +254,16 @@ def test_a_file_that_changed_since_the_cut_is_fetched_anew(server: FileServer, t
 def test_a_file_that_changes_under_way_is_fetched_anew_and_never_mixed(server: FileServer, tmp_path: Path) -> None:
     for number, honours in enumerate((True, False)):
         other = b"GGUF" + bytes(3 << 20)
-        file = File(CONTENT, bytes_per_s=1_000_000, cut_after=150_000, cuts=1000, honours_if_range=honours)
+        file = File(CONTENT, bytes_per_s=200_000, cut_after=150_000, cuts=1000, honours_if_range=honours)
         url = server.serve("/m.gguf", file)
+        before = server.sent("/m.gguf")
 
-        def change(file: File = file, other: bytes = other) -> None:
+        def change(file: File = file, other: bytes = other, before: int = before) -> None:
+            # Each of the four streams has been cut once by then.
+            eventually(lambda: server.sent("/m.gguf") - before > 700_000, what="bytes")
             file.content, file.etag, file.bytes_per_s, file.cuts = other, '"v2"', None, 0
 
-        threading.Timer(0.5, change).start()
+        threading.Thread(target=change, daemon=True).start()
         assert fetch(plan(url), tmp_path / str(number)).read_bytes() == other
 
 

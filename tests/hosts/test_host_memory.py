@@ -54,7 +54,7 @@ def reason(client: HttpHost, key: str, wanted: str, *, timeout_s: float = 90) ->
 
 
 def metric(made: AgentProcess, name: str) -> float:
-    with urllib.request.urlopen(f"{made.url}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"{made.url}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return float(next(line for line in lines if line.startswith(name)).rpartition(" ")[2])
 

@@ -164,7 +164,7 @@ def test_one_machine_from_up_to_down(machine: LocalMachine, model: Path) -> None
     machine.write(model, context=512)
 
     def restarted() -> bool:
-        return machine.answers() and any("512" in each.cmdline() for each in machine.engines())
+        return machine.answers() and any("512" in (each.info["cmdline"] or []) for each in machine.engines())
 
     eventually(restarted, what="the edit", timeout_s=90)
 

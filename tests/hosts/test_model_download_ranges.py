@@ -82,8 +82,10 @@ def test_a_killed_download_fetches_only_the_rest(downloader: Downloader, server:
 
 
 def test_four_pods_at_once_download_once(downloader: Downloader, server: FileServer) -> None:
-    server.bytes_per_s = 1_500_000
-    pods = [downloader.start(server.url, sha256=DIGEST, HOSTNAME=f"pod-{name}", **SMALL) for name in "abcd"]
+    # All four start before the download ends, and its heartbeat may be late on a busy machine.
+    server.bytes_per_s = 300_000
+    environment = {"LOCK_STALE_S": "30", **SMALL}
+    pods = [downloader.start(server.url, sha256=DIGEST, HOSTNAME=f"pod-{name}", **environment) for name in "abcd"]
     errors = [process.communicate(timeout=60)[1] for process in pods]
     assert [process.returncode for process in pods] == [0] * 4, errors
     assert sum("Waiting" in error for error in errors) == 3
@@ -262,7 +264,7 @@ def test_a_lost_lock_stops_a_download(busybox: Downloader, server: FileServer) -
 def test_progress_is_told_while_ranges_come_and_at_the_end(busybox: Downloader, server: FileServer) -> None:
     server.bytes_per_s = 500_000
     process = busybox.start(server.url, PROGRESS_S="0.3", **SMALL)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     told = [line.split(" ") for line in err.splitlines() if line.startswith("progress ")]
     assert len(told) >= 4
@@ -270,5 +272,5 @@ def test_progress_is_told_while_ranges_come_and_at_the_end(busybox: Downloader, 
     assert told[-1] == ["progress", str(len(BODY)), str(len(BODY)), "-"]
     numbers = [int(fields[1]) for fields in told]
     assert numbers == sorted(numbers)
-    assert 0 < numbers[1] < len(BODY)
+    assert any(0 < number < len(BODY) for number in numbers[:-1])
     assert last_line(subprocess.CompletedProcess([], 0, "", err)).startswith("progress ")

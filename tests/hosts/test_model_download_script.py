@@ -241,7 +241,7 @@ def test_a_server_that_is_not_there_is_named(busybox: Downloader, server: FileSe
 
 def test_a_server_that_falls_silent_is_left_and_asked_for_the_rest(busybox: Downloader, server: FileServer) -> None:
     server.body, server.chunk_pause_s = BODY[:200_000], 30
-    result = busybox.run(server.url, STALL_S="1")
+    result = busybox.run(server.url, STALL_S="3")
     assert result.returncode == 0, result.stderr
     assert busybox.model.read_bytes() == server.body
     assert (server.whole, server.partial) == (1, 1)

@@ -207,6 +207,7 @@ def test_a_signed_address_stands_on_no_command_line_and_in_no_file_that_others_r
         watcher.join()
     assert any(line.startswith("curl ") for line in seen)
     assert not [line for line in seen if "s3cret" in line]
+    eventually(lambda: not list(fetched.job.glob("run.*")), what="the script to be removed")
     keeping = [path for path in server.store.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
     assert keeping == []
 
@@ -234,7 +235,7 @@ def test_a_fetch_that_died_with_its_machine_is_begun_again(server: Sshd, files: 
     (fetched.job / "run.abandoned").write_text("source='https://x/?sig=old'")
     assert not fetched.state().running
     assert fetched.ended().there
-    assert not list(fetched.job.glob("run.*"))
+    eventually(lambda: not list(fetched.job.glob("run.*")), what="the script to be removed")
 
 
 @pytest.mark.parametrize("macos", [False, True])

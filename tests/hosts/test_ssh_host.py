@@ -45,7 +45,7 @@ from tests.support.booted_systemd import booted
 from tests.support.controlplane import eventually
 from tests.support.model_server import File, FileServer
 from tests.support.netns import network
-from tests.support.sshd import FAKES, Sshd, make_key, sshd
+from tests.support.sshd import FAKES, QUICK, Sshd, make_key, sshd
 
 KEY = TINY
 NAMED = KEY.replace("/", ".")
@@ -370,7 +370,7 @@ def test_who_does_not_answer_is_unreachable_in_time(plain_server: Sshd) -> None:
     nobody = dataclasses.replace(plain_server.target().server, port=1)
     with pytest.raises(SshUnreachable, match=r"127\.0\.0\.1:1"):
         SshConnection(plain_server.target(server=nobody)).run(["true"])
-    connection = SshConnection(plain_server.target())
+    connection = SshConnection(plain_server.target(timeouts=QUICK))
     assert connection.run(["true"]).code == 0
     plain_server.freeze()
     try:
@@ -378,7 +378,7 @@ def test_who_does_not_answer_is_unreachable_in_time(plain_server: Sshd) -> None:
         with pytest.raises((SshUnreachable, CommandRefused)):
             connection.run(["true"], timeout_s=2.0)
         with pytest.raises(SshUnreachable):
-            SshConnection(plain_server.target()).run(["true"])
+            SshConnection(plain_server.target(timeouts=QUICK)).run(["true"])
         assert time.monotonic() - began < 15
     finally:
         plain_server.thaw()

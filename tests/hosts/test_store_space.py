@@ -180,8 +180,14 @@ def _ask(port: int | None) -> None:
 
 def _check_metrics(url: str, port: int | None) -> None:
     _ask(port)
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+
+    def scraped() -> str | None:
+        """Return the metrics once they have the engine's: on a busy machine one scrape may give up waiting for it."""
+        with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+            text: str = answer.read().decode()
+        return text if "llamacpp:tokens_predicted" in text and "herdsman_agent_process_slots{" in text else None
+
+    text = eventually(scraped, what="the metrics of the engine")
     families = {family.name: family for family in text_string_to_metric_families(text)}
     mine = {"namespace": "ns", "name": "tiny", "service": "tiny"}
     [tokens] = families["llamacpp:tokens_predicted"].samples

@@ -107,6 +107,6 @@ def test_a_killed_process_serves_again_within_seconds(server: Sshd, tiny_model: 
         began = time.monotonic()
         again = watched.ready(but=first.pid)
         assert again.port == first.port
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 45
     finally:
         watched.connection.close()

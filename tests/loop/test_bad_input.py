@@ -116,7 +116,7 @@ def test_names_that_differ_only_by_dot_and_dash_do_not_share_a_service(client: K
     kube_service = client.get(kinds.SERVICES, namespace, "a-b")
     assert kube_service["metadata"]["ownerReferences"][0]["uid"] == first["metadata"]["uid"]
     client.delete(kinds.INFERENCE_SERVICES, namespace, "a.b")
-    deployed(client, namespace, "a-b", timeout_s=40)
+    deployed(client, namespace, "a-b")
 
 
 def test_names_with_dots_digits_and_63_characters_work(client: KubeClient, namespace: str) -> None:
@@ -151,7 +151,7 @@ def test_a_foreign_object_in_the_way_is_named_and_left_alone(client: KubeClient,
     deployed(client, namespace, "healthy")
     assert client.get(kinds.SERVICES, namespace, "svc")["spec"] == theirs["spec"]
     client.delete(kinds.SERVICES, namespace, "svc")
-    deployed(client, namespace, timeout_s=40)
+    deployed(client, namespace)
 
 
 def test_adoption_takes_a_foreign_object_over(client: KubeClient, namespace: str) -> None:
@@ -173,7 +173,7 @@ def test_adoption_takes_a_foreign_object_over(client: KubeClient, namespace: str
 def test_a_source_that_the_loop_cannot_reach_holds_nothing_back(client: KubeClient, namespace: str) -> None:
     model(client, namespace, source="https://models.invalid/never/there.gguf")
     service(client, namespace)
-    deployment = deployed(client, namespace, timeout_s=40)
+    deployment = deployed(client, namespace)
     assert "--model /models/" in arguments_of(deployment)
 
     def verified() -> dict[str, Any]:

@@ -119,7 +119,7 @@ class Engines:
         """List those that work on a request."""
         found = []
         for port in self.ports:
-            connection = http.client.HTTPConnection(self.address, port, timeout=10)
+            connection = http.client.HTTPConnection(self.address, port, timeout=60)
             connection.request("GET", "/slots")
             if any(slot["is_processing"] for slot in json.load(connection.getresponse())):
                 found.append(port)
@@ -127,7 +127,7 @@ class Engines:
 
     def prompts(self, port: int) -> str:
         """Return the counter of the tokens of prompts."""
-        connection = http.client.HTTPConnection(self.address, port, timeout=10)
+        connection = http.client.HTTPConnection(self.address, port, timeout=60)
         connection.request("GET", "/metrics")
         lines = connection.getresponse().read().decode().splitlines()
         return next(line for line in lines if line.startswith("llamacpp:prompt_tokens_total"))

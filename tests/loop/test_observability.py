@@ -68,7 +68,7 @@ def test_a_service_is_seen_in_events_metrics_and_traces(
 
 
 def _scrape(loop: LoopProcess) -> str:
-    with urllib.request.urlopen(f"{loop.url}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"{loop.url}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -180,6 +180,7 @@ def knows(gateway: str, service: str) -> bool:
 
 def wakes(client: KubeClient, gateway: str, where: str, name: str, front: str, engine: Engine) -> tuple[int, Json]:
     """Send a request, play the start of the replica that it wakes, and return the answer."""
+    eventually(lambda: knows(gateway, f"{where}/{name}"), what="the gateway to know the service")
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(completion, gateway, f"{where}/{name}")
         eventually(lambda: replicas(client, where, name) == 1, what="a replica wanted")
@@ -214,6 +215,7 @@ def test_a_request_wakes_the_pods_of_an_llm_inference_service(client: KubeClient
     put(client, kinds.LLM_SERVICES, where, "chat", inferring(), annotations=BY_REQUESTS)
     falls_asleep(client, where, deployment)
     eventually(lambda: reason() == "Asleep", what="Asleep")
+    eventually(lambda: knows(gateway, f"{where}/chat"), what="the gateway to know the service")
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(completion, gateway, f"{where}/chat")
         eventually(lambda: replicas(client, where, deployment) == 1, what="a replica wanted")

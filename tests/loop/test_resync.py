@@ -90,7 +90,7 @@ def test_a_loop_starts_and_serves_while_an_optional_api_answers_500(
         service(client, namespace, skipModelInit=True)
         assert deployed(client, namespace)
         settled(client, namespace)
-        with urllib.request.urlopen(f"{loop.url}/healthz", timeout=5) as answer:
+        with urllib.request.urlopen(f"{loop.url}/healthz", timeout=60) as answer:
             said = answer.read().decode()
         assert "[!] informers" in said and "ScaledObject is served, but cannot be listed" in said
         assert find(client, kinds.SERVICES, namespace, "svc")

@@ -97,7 +97,7 @@ def test_an_object_of_others_with_the_services_label_is_left_alone(client: KubeC
     edit(client, namespace, vllmConfig={"maxModelLen": 640})
     eventually(lambda: "640" in arguments(deployed(client, namespace)), what="the change")
     client.delete(kinds.INFERENCE_SERVICES, namespace, "svc")
-    eventually(lambda: find(client, kinds.SERVICES, namespace, "svc") is None, what="our Service to go", timeout_s=40)
+    eventually(lambda: find(client, kinds.SERVICES, namespace, "svc") is None, what="our Service to go")
     kept = client.get(kinds.SERVICES, namespace, "theirs")
     assert kept["metadata"]["uid"] == theirs["metadata"]["uid"]
 

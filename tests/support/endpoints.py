@@ -38,7 +38,7 @@ def publishing(
     )
     if liveness is None:
         leases.start()
-        assert leases.wait_synced(10)
+        assert leases.wait_synced(60)
     made.start()
     try:
         yield made

@@ -78,7 +78,7 @@ class Front:
 
     def ask(self, body: Any, path: str = CHAT, **headers: str) -> tuple[int, dict[str, str], Any]:
         """Send a request; return status, headers and the JSON of the answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             connection.request("POST", path, data, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -88,7 +88,7 @@ class Front:
             connection.close()
 
     def get(self, path: str) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

@@ -142,7 +142,7 @@ class LoopProcess:
         return self._url
 
     def metric(self, name: str) -> float:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if re.match(rf"{name}[{{ ]", line))
 
@@ -203,7 +203,16 @@ def install_crds(client: KubeClient) -> None:
     """Apply the CRDs and wait until they are served."""
     for document in crd_documents():
         client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
-    for kind in (kinds.MODELS, kinds.INFERENCE_SERVICES, kinds.HOST_PROCESSES, kinds.HOSTS):
+    for kind in (
+        kinds.MODELS,
+        kinds.INFERENCE_SERVICES,
+        kinds.GPU_QUOTAS,
+        kinds.MODEL_ROUTERS,
+        kinds.MODEL_POOLS,
+        kinds.LORA_ADAPTERS,
+        kinds.HOST_PROCESSES,
+        kinds.HOSTS,
+    ):
         eventually(partial(extensions.is_served, client, kind), what=f"{kind.plural} to be served")
 
 

@@ -55,7 +55,7 @@ class Cluster:
             SourcePolicy(allowed_remote_hosts=("127.0.0.1",), allowed_host_path_roots=roots),
             hub_url=hub_url,
             read_secret=SecretReader(loop).read,
-            settings=ProbeSettings(timeout_s=3.0),
+            settings=ProbeSettings(timeout_s=60.0),
             clock=lambda: time.monotonic() + self.ahead_s,
         )
 

@@ -24,9 +24,10 @@ def install_crds(api: controlplane.Api) -> None:
     """Serve the CRDs."""
     for document in crd_documents():
         api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}", document)
-    for collection in ("inference.llmkube.dev/v1alpha1/inferenceservices", "herdsman.dev/v1alpha1/hostprocesses"):
-        path = f"/apis/{collection}"
-        controlplane.eventually(functools.partial(api.serves, path), what=f"{path} to be served")
+    for spec in (document["spec"] for document in crd_documents()):
+        for version in spec["versions"]:
+            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
+            controlplane.eventually(functools.partial(api.serves, path), what=f"{path} to be served")
 
 
 def model_cr(name: str = "base", namespace: str = "", **spec: Any) -> Json:

@@ -85,7 +85,14 @@ class Relay:
                 continue
             server.settimeout(None)
             with self._lock:
-                self._open |= {client, server}
+                # A cut that began during the dial must not miss this pair.
+                refused = self.refusing or self._closed
+                if not refused:
+                    self._open |= {client, server}
+            if refused:
+                client.close()
+                server.close()
+                continue
             for source, sink in ((client, server), (server, client)):
                 threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
 

@@ -33,7 +33,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 def streamed(front: Front, **fields: Any) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=60)
     try:
         connection.request("POST", AT_ROUTER, json.dumps(body(stream=True, **fields)))
         return connection.getresponse().read()

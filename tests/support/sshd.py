@@ -26,6 +26,7 @@ from tests.support.supervising import free_port
 
 FAKES = Path(__file__).resolve().parents[1] / "fakes"
 QUICK = SshTimeouts(connect_s=3.0, greet_s=4.0, channel_s=4.0, keepalive_s=2.0)
+"""For tests that wait until a silent host is noticed. On a busy machine a host that answers may exceed them."""
 
 
 def make_key(path: Path, *, kind: str = "ed25519") -> str:
@@ -97,7 +98,6 @@ class Sshd:
             "server": SshServer(self.address, self.user, own_keys([self.host_key]), self.port),
             "identity_file": str(self.user_key),
             "store": str(self.store),
-            "timeouts": QUICK,
             # Where the tests run as root, the server does, too.
             "allow_root": self.user == "root",
         }
@@ -148,13 +148,19 @@ class Sshd:
     def freeze(self) -> None:
         """Suspend the server: it accepts connections and sends nothing."""
         assert self._process is not None
-        for each in (psutil.Process(self._process.pid), *_sessions(psutil.Process(self._process.pid))):
-            each.suspend()
+        server = psutil.Process(self._process.pid)
+        server.suspend()
+        for each in _sessions(server):
+            with contextlib.suppress(psutil.Error):
+                each.suspend()
 
     def thaw(self) -> None:
         assert self._process is not None
-        for each in (psutil.Process(self._process.pid), *_sessions(psutil.Process(self._process.pid))):
-            each.resume()
+        server = psutil.Process(self._process.pid)
+        server.resume()
+        for each in _sessions(server):
+            with contextlib.suppress(psutil.Error):
+                each.resume()
 
     def new_host_key(self) -> None:
         """Generate another host key, which the next start uses."""
@@ -201,7 +207,12 @@ def sshd(
 
 def _sessions(server: psutil.Process) -> list[psutil.Process]:
     """Find the processes of connections; commands that were detached from a connection are not included."""
-    return [each for each in server.children(recursive=True) if each.name().startswith("sshd")]
+    found = []
+    for each in server.children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it may end meanwhile
+            if each.name().startswith("sshd"):
+                found.append(each)
+    return found
 
 
 def _sshd() -> str:

@@ -59,17 +59,27 @@ print("serving", flush=True)
 http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
 """
 """A server whose /slots is busy while the file of its third argument exists."""
+_GIVEN: set[int] = set()
+"""The ports that `free_port` has returned."""
 
 
 def free_port(address: str = "127.0.0.1") -> int:
     """Find a free port of an address of this machine for a server that starts later.
 
     The kernel also gives the ports that it chooses to outgoing connections, so one of them may be taken before the
-    server starts. This port is below them, and below those of agents.
+    server starts. This port is below them, and below those of agents. Each of seven workers of pytest-xdist has a part
+    of the range of its own, and no port is given twice in a process, because its server may not have started yet.
     """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    ports = range(11000, 18000)
+    if worker:
+        ports = ports[int(worker.removeprefix("gw")) % 7 * 1000 :][:1000]
     while True:
-        port = random.randrange(11000, 18000)
+        port = random.choice(ports)
+        if port in _GIVEN:
+            continue
         with contextlib.suppress(OSError), socket.create_server((address, port)):
+            _GIVEN.add(port)
             return port
 
 

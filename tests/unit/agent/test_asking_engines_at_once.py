@@ -64,8 +64,9 @@ def engines() -> Iterator[list[Engine]]:
             with contextlib.suppress(OSError):
                 connection, _ = listener.accept()
                 with connection:
-                    connection.settimeout(0.5)
+                    connection.settimeout(10)
                     connection.recv(4096)
+                    connection.settimeout(0.5)
                     answer(connection, stop)
 
     for name, answer in ANSWERS.items():
@@ -87,14 +88,14 @@ def engines() -> Iterator[list[Engine]]:
 
 def test_one_that_is_slow_or_broken_costs_nobody_else_anything(engines: list[Engine]) -> None:
     began = time.monotonic()
-    texts = fetch_all(engines, timeout_s=0.7)
-    assert time.monotonic() - began < 3 * 0.7, "three do not end, and are waited for at once"
+    texts = fetch_all(engines, timeout_s=3.0)
+    assert time.monotonic() - began < 3 * 3.0, "three do not end, and are waited for at once"
     assert texts == {"ns/good": BODY.decode(), "ns/unsized": BODY.decode()}
 
 
 def test_slots_are_counted_where_they_are_told(engines: list[Engine]) -> None:
     by_name = {engine.service: engine for engine in engines}
-    deadline = time.monotonic() + 1.0
+    deadline = time.monotonic() + 30.0
     assert count_slots("127.0.0.1", by_name["good"].port, deadline=deadline) is None  # no JSON
     assert count_slots("127.0.0.1", by_name["gone"].port, deadline=deadline) is None
     with socket.create_server(("127.0.0.1", 0)) as listener:

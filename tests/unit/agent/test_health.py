@@ -24,14 +24,28 @@ ANSWERS: dict[str, tuple[int, bytes]] = {
 }
 
 
-class Server(http.server.BaseHTTPRequestHandler):
+class Server(http.server.ThreadingHTTPServer):
+    """A request for `/slow` sets `asked`, and is answered once `end` is set."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked, self.end = threading.Event(), threading.Event()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
     def do_GET(self) -> None:
         self.answer()
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         if self.path.startswith("/slow"):
-            time.sleep(5)
+            self.server.asked.set()
+            self.server.end.wait(20)
         self.answer()
 
     def answer(self) -> None:
@@ -46,13 +60,17 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
+def server() -> Iterator[Server]:
+    with Server() as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        yield int(server.server_address[1])
+        yield server
+        server.end.set()
         server.shutdown()
+
+
+@pytest.fixture
+def port(server: Server) -> int:
+    return int(server.server_address[1])
 
 
 def complete(port: int, path: str, timeout_s: float = 5.0) -> str | None:
@@ -88,11 +106,18 @@ def test_a_completion_that_takes_too_long_is_told(port: int) -> None:
     assert "0.2 s" in (complete(port, "/slow", timeout_s=0.2) or "")
 
 
-def test_a_waiting_question_can_be_interrupted(port: int) -> None:
+def test_a_waiting_question_can_be_interrupted(server: Server, port: int) -> None:
     question, began = EngineProbe(), time.monotonic()
-    threading.Timer(0.2, question.interrupt).start()
+
+    def interrupt() -> None:
+        assert server.asked.wait(30)
+        question.interrupt()
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
     assert question.completion("127.0.0.1", port, "/slow", model="m", timeout_s=30.0) is not None
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
+    interrupting.join()
     question.interrupt()
 
 

@@ -160,10 +160,10 @@ def test_a_set_counts_the_replicas_that_answered() -> None:
 class Scene:
     """The parts that the loop connects; `passed` runs a pass of the controller."""
 
-    def __init__(self, proxy: PodProxy) -> None:
+    def __init__(self, proxy: PodProxy, timeout_s: float) -> None:
         self.proxy = proxy
         self.recorder = EventRecorder(proxy.client)
-        self.check = CompletionCheck(proxy.client, timeout_s=0.5, dice=lambda: 0.0)
+        self.check = CompletionCheck(proxy.client, timeout_s=timeout_s, dice=lambda: 0.0)
         self.replicas = Replicas(check=self.check, stalls=None, requeue=lambda key, delay_s: None)
         self.actor = PodActor(proxy.client, self.replicas)
 
@@ -184,9 +184,15 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
+def timeout_s() -> float:
+    """Of a completion; shorter where an engine hangs."""
+    return 30.0
+
+
+@pytest.fixture
+def scene(timeout_s: float) -> Iterator[Scene]:
     with PodProxy() as proxy:
-        made = Scene(proxy)
+        made = Scene(proxy, timeout_s)
         yield made
         made.check.close()
         made.recorder.stop()
@@ -229,6 +235,7 @@ def test_an_engine_that_does_not_take_the_request_counts_and_stays(scene: Scene,
     assert not [path for method, path, _ in scene.proxy.others if method == "DELETE"]
 
 
+@pytest.mark.parametrize("timeout_s", [0.5])
 @pytest.mark.parametrize("metrics", [Say(404), Say(501, {"error": "no metrics"})])
 def test_an_engine_without_metrics_may_be_busy_when_it_does_not_answer(scene: Scene, metrics: Say) -> None:
     def engine(method: str, path: str, body: object) -> Say:

@@ -99,7 +99,7 @@ def test_a_kind_that_goes_is_missed_at_once_also_while_another_one_fails_again_a
         assert apis.served == {kinds.SCALED_OBJECTS} and apis.trouble(kinds.POD_MONITORS)
         api.served = [kinds.POD_MONITORS]
         apis.recheck(kinds.SCALED_OBJECTS)
-        await_true(lambda: not apis.served, timeout_s=1.0)
+        await_true(lambda: not apis.served, timeout_s=2.0)
     finally:
         apis.stop()
 

@@ -57,7 +57,7 @@ class Scene:
         return [path.split("/")[-2] for method, path, _ in self.proxy.others if path.endswith("/eviction")]
 
     def events(self) -> list[str]:
-        self.recorder.flush(2)
+        assert self.recorder.flush(30)
         return [body["reason"] for _, path, body in self.proxy.others if path.endswith("/events")]
 
 

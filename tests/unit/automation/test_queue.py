@@ -208,7 +208,7 @@ def test_a_delayed_key_is_served_though_the_worker_that_waited_for_it_is_busy() 
     def work() -> None:
         while (key := queue.get()) is not None:
             if key == "slow":
-                free.wait(5.0)
+                free.wait(60.0)
             if key == "later":
                 served.set()
             queue.done(key)
@@ -218,7 +218,7 @@ def test_a_delayed_key_is_served_though_the_worker_that_waited_for_it_is_busy() 
         worker.start()
     queue.add_after("later", 0.1)
     queue.add("slow")
-    assert served.wait(2.0)
+    assert served.wait(30.0)
     free.set()
     queue.shutdown()
     for worker in workers:

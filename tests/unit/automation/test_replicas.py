@@ -42,13 +42,14 @@ class Clock:
 class Scene:
     """The parts that the loop connects, and passes as the controller runs them."""
 
-    def __init__(self, proxy: PodProxy) -> None:
+    def __init__(self, proxy: PodProxy, stall_s: float) -> None:
         self.proxy = proxy
         self.clock = Clock()
         self.requeued: list[float] = []
         self.recorder = EventRecorder(proxy.client)
-        self.check = CompletionCheck(proxy.client, timeout_s=0.5, clock=self.clock, dice=lambda: 0.0)
-        self.stalls = StallWatch(proxy.client, self.check.check, every_s=0.05, stall_s=0.2)
+        self.check = CompletionCheck(proxy.client, timeout_s=30, clock=self.clock, dice=lambda: 0.0)
+        hasty = CompletionCheck(proxy.client, timeout_s=0.5)
+        self.stalls = StallWatch(proxy.client, hasty.check, every_s=0.05, stall_s=stall_s)
         self.replicas = self.made(self.check)
         self.actor = PodActor(proxy.client, self.replicas)
         self.generation = 1
@@ -84,14 +85,20 @@ class Scene:
         return [(path, body) for verb, path, body in self.proxy.others if verb == method]
 
     def events(self) -> list[str]:
-        self.recorder.flush(2)
+        assert self.recorder.flush(30)
         return [body["reason"] for path, body in self.writes("POST") if path.endswith("/events")]
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
+def stall_s() -> float:
+    """Shorter where an engine stalls."""
+    return 30.0
+
+
+@pytest.fixture
+def scene(stall_s: float) -> Iterator[Scene]:
     with PodProxy() as proxy:
-        made = Scene(proxy)
+        made = Scene(proxy, stall_s)
         yield made
         made.stalls.close()
         made.check.close()
@@ -108,7 +115,7 @@ def test_a_replica_that_answers_is_told_so_and_not_asked_by_the_next_loop(scene:
     assert (condition["type"], condition["status"], condition["message"]) == ("herdsman.dev/completed", "True", "c1")
     assert body["metadata"] == {"uid": "uid-a"}
     asked = scene.proxy.count("a", "/v1/")
-    next_loop = scene.made(CompletionCheck(scene.proxy.client, timeout_s=0.5))
+    next_loop = scene.made(CompletionCheck(scene.proxy.client, timeout_s=30))
     proofs, _ = scene.pass_(remembered("a", completed=("True", "Answered", "c1")), replicas=next_loop)
     assert proofs is not None and proofs["a"] is not None and proofs["a"].state == "proved"
     assert scene.proxy.count("a", "/v1/") == asked == 1
@@ -201,6 +208,7 @@ def test_where_no_check_is_wanted_gates_are_opened_and_nothing_is_asked(scene: S
     assert {path.rpartition("/pods/")[2].partition("/")[0] for path, _ in scene.writes("PATCH")} == {"a"}
 
 
+@pytest.mark.parametrize("stall_s", [0.2])
 def test_a_replica_that_stalls_is_taken_out_and_replaced(scene: Scene) -> None:
     hanging = False
 

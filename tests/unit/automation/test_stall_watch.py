@@ -74,8 +74,14 @@ def proxy() -> Iterator[PodProxy]:
 
 
 @pytest.fixture
-def watch(proxy: PodProxy) -> Iterator[StallWatch]:
-    check = CompletionCheck(proxy.client, timeout_s=0.3)
+def timeout_s() -> float:
+    """Of a completion; shorter where an engine hangs."""
+    return 30.0
+
+
+@pytest.fixture
+def watch(proxy: PodProxy, timeout_s: float) -> Iterator[StallWatch]:
+    check = CompletionCheck(proxy.client, timeout_s=timeout_s)
     made = StallWatch(proxy.client, check.check, every_s=0.05, stall_s=0.3)
     yield made
     made.close()
@@ -97,6 +103,7 @@ def engine(*, running: int, hangs: bool, moves: bool = False) -> object:
     return answer
 
 
+@pytest.mark.parametrize("timeout_s", [0.3])
 def test_an_engine_that_hangs_is_reported_once_and_followed_no_more(proxy: PodProxy, watch: StallWatch) -> None:
     proxy.engines["p"] = engine(running=1, hangs=True)  # type: ignore[assignment]
     found: list[tuple[EngineStart, str]] = []

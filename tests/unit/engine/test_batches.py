@@ -61,6 +61,18 @@ class Outcomes:
         return [at.name for at, _ in self.told]
 
 
+class Unread(FakeEngine):
+    """Its state is read once `read` is set; all requests until then go to their stacks together."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.read = threading.Event()
+
+    def stacks(self) -> set[Stack]:
+        assert self.read.wait(TIMEOUT_S)
+        return super().stacks()
+
+
 Make = Callable[..., Batcher]
 
 
@@ -81,12 +93,16 @@ def batcher(outcomes: Outcomes) -> Iterator[Make]:
         yield make
 
 
-def read(batcher: Batcher, *namespaces: str) -> None:
-    """Wait until the batcher has read the states of namespaces, so that their runs start in the order of submission."""
+def until(well: Callable[[], object]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
-    while any(batcher.holds(key("s", namespace=namespace)) is None for namespace in namespaces):
+    while not well():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def read(batcher: Batcher, *namespaces: str) -> None:
+    """Wait until the batcher has read the states of namespaces, so that their runs start in the order of submission."""
+    until(lambda: all(batcher.holds(key("s", namespace=namespace)) is not None for namespace in namespaces))
 
 
 def test_changes_that_arrive_during_a_run_share_the_next_one(batcher: Make, outcomes: Outcomes) -> None:
@@ -105,9 +121,11 @@ def test_changes_that_arrive_during_a_run_share_the_next_one(batcher: Make, outc
     assert len(outcomes.told) == 22
 
 
+@pytest.mark.slow
 def test_a_batch_waits_while_others_arrive_and_not_for_ever(batcher: Make) -> None:
-    engine = FakeEngine()
-    made = batcher(engine, gather_s=0.1, gather_most_s=0.5)
+    began: list[float] = []
+    engine = FakeEngine(before_run=lambda _: began.append(time.monotonic()))
+    made = batcher(engine, gather_s=1.0, gather_most_s=1.5)
     read(made, "default")
     ended = threading.Event()
 
@@ -118,16 +136,15 @@ def test_a_batch_waits_while_others_arrive_and_not_for_ever(batcher: Make) -> No
                 return
 
     thread = threading.Thread(target=submit_often)
+    first = time.monotonic()
     thread.start()
     try:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not engine.runs:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: began)
     finally:
         ended.set()
         thread.join()
-    assert len(engine.runs[0].keys) > 15, "it waited longer than once"
+    assert began[0] - first >= 1.5, "it waited longer than once"
+    assert len(engine.runs[0].keys) > 1
 
 
 def test_a_released_service_is_forgotten_and_its_objects_stay(batcher: Make, outcomes: Outcomes) -> None:
@@ -253,9 +270,11 @@ def test_a_key_submitted_again_during_its_run_stays_busy(batcher: Make) -> None:
 
 def test_one_failing_service_is_told_alone(batcher: Make, outcomes: Outcomes) -> None:
     reports: list[BatchReport] = []
-    made = batcher(FakeEngine(), gather_s=0.1, on_batch=reports.append)
+    engine = Unread()
+    made = batcher(engine, on_batch=reports.append)
     made.submit(service("good"))
     made.submit(service("bad", port=BAD_PORT))
+    engine.read.set()
     assert made.drain(TIMEOUT_S)
     assert {at.name: outcome.ok for at, outcome in outcomes.told} == {"good": True, "bad": False}
     assert [(report.services, report.failed, report.result) for report in reports] == [(2, 1, "partial")]
@@ -275,9 +294,11 @@ def test_a_run_that_fails_as_a_whole_is_told_to_all_and_stops_nothing(
         if failing.pop() if failing else False:
             raise raised
 
-    made = batcher(FakeEngine(before_run=fail_once), gather_s=0.1)
+    engine = Unread(before_run=fail_once)
+    made = batcher(engine)
     made.submit(service("a"))
     made.submit(service("b"))
+    engine.read.set()
     assert made.drain(TIMEOUT_S)
     assert [(at.name, outcome.ok) for at, outcome in outcomes.told] == [("a", False), ("b", False)]
     assert all(outcome.error is not None and outcome.error.message == message for _, outcome in outcomes.told)
@@ -308,8 +329,11 @@ def test_stopping_lets_a_run_end_and_drops_what_waits(outcomes: Outcomes) -> Non
     made.submit(service("a"))
     gate.wait_inside(1)
     made.submit(service("b"))
-    threading.Timer(0.1, gate.open).start()
-    made.stop(TIMEOUT_S)
+    stopping = threading.Thread(target=made.stop, args=(TIMEOUT_S,))
+    stopping.start()
+    until(lambda: not made.busy(key("b")))
+    gate.open()
+    stopping.join(30.0)
     assert outcomes.keys == ["a"]
     assert outcomes.told[0][1].ok
     made.submit(service("c"))
@@ -322,8 +346,11 @@ def test_stopping_cancels_a_run_that_takes_longer(outcomes: Outcomes) -> None:
     made = Batcher(FakeEngine(before_run=gate), on_outcome=outcomes, gather_s=0.0)
     made.submit(service("a"))
     gate.wait_inside(1)
-    threading.Timer(0.3, gate.open).start()
-    made.stop(0.05)
+    stopping = threading.Thread(target=made.stop, args=(0.05,))
+    stopping.start()
+    assert made._cancel.wait(TIMEOUT_S)
+    gate.open()
+    stopping.join(30.0)
     assert isinstance(outcomes.told[0][1].error, EngineCancelled)
 
 
@@ -343,10 +370,11 @@ def test_the_place_of_a_removed_service_is_free_again(batcher: Make) -> None:
 
 def test_a_large_namespace_runs_in_parallel_parts(batcher: Make) -> None:
     gate = Gate()
-    engine = FakeEngine(before_run=gate)
-    made = batcher(engine, capacity=30, max_parallel=2, gather_s=0.05)
+    engine = Unread(before_run=gate)
+    made = batcher(engine, capacity=30, max_parallel=2)
     for number in range(20):
         made.submit(service(f"s-{number}"))
+    engine.read.set()
     gate.wait_inside(2)
     gate.open()
     assert made.drain(TIMEOUT_S)
@@ -452,7 +480,7 @@ def test_whether_a_service_is_held_waits_for_no_run(batcher: Make, outcomes: Out
     gate.wait_inside(1)
     began = time.monotonic()
     assert made.holds(key("old")) is True and made.holds(key("a")) is True and made.holds(key("b")) is False
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < TIMEOUT_S / 2
     gate.open()
     assert made.drain(TIMEOUT_S)
     assert made.holds(key("a")) is True, "the progress of the run is unknown"

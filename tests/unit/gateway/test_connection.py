@@ -350,7 +350,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(front: Front, make_engine: Make, br
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -497,8 +497,8 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(
     engine = make_engine(says("200 OK", b"x" * 30_000_000))
     front.serve_routes(Route(Model(ServiceName("prod", "chat"), aliases=("x" * 20_000_000,)), (engine.target,)))
     with connected(front.port) as client:
-        client.sendall(asked)
         until(lambda: len(front.server.connections) == 1)
+        client.sendall(asked)
         until(lambda: not front.server.connections)
         with pytest.raises(ConnectionResetError):
             read_to_end(client)

@@ -34,7 +34,7 @@ class Handler:
 class Cached:
     """The cache of an informer, and the deliveries of its changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, retry_base_s: float = 0.02) -> None:
         self.objects: dict[Key, Json] = {}
         self.handler = Handler()
         self.synced = threading.Event()
@@ -45,7 +45,7 @@ class Cached:
             current=self.objects.get,
             first_list_done=self.synced.is_set,
             on_failure=self._count,
-            retry_base_s=0.02,
+            retry_base_s=retry_base_s,
         )
 
     def _count(self) -> None:
@@ -87,12 +87,14 @@ def test_a_change_that_was_refused_is_told_again_until_it_is_taken(cached: Cache
     assert cached.handler.calls.count(("b", None, "1")) == 1
 
 
-def test_the_next_change_is_told_from_what_the_handler_last_took(cached: Cached) -> None:
+def test_the_next_change_is_told_from_what_the_handler_last_took() -> None:
+    cached = Cached(retry_base_s=60.0)
     cached.put("a", "1")
     cached.handler.broken = {"a"}
     cached.put("a", "2")
     cached.handler.broken = set()
     cached.put("a", "3")
+    cached.deliveries.stop()
     assert cached.handler.calls[-1] == ("a", "1", "3")
     assert not cached.deliveries.failing()
 

@@ -287,8 +287,8 @@ def event(kind: str, name: str, version: int) -> bytes:
     return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
 
 
-def watch(client: KubeClient) -> list[tuple[str, str]]:
-    with_name = client.watch(kinds.PODS, "p", resource_version="1", timeout_s=5, inactivity_s=0.5)
+def watch(client: KubeClient, inactivity_s: float = 30.0) -> list[tuple[str, str]]:
+    with_name = client.watch(kinds.PODS, "p", resource_version="1", timeout_s=5, inactivity_s=inactivity_s)
     return [(kind, obj["metadata"]["name"]) for kind, obj in with_name]
 
 
@@ -319,7 +319,7 @@ def test_a_stream_that_breaks_or_falls_silent_is_unreachable(
 ) -> None:
     script.answers = [answer]
     with pytest.raises(errors.Unreachable):
-        watch(client)
+        watch(client, 0.5)
 
 
 def test_a_waiting_watch_ends_when_it_is_stopped_from_outside(client: KubeClient, script: Script) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.controlplane import eventually
 from tools import build
 from tools.commands import BuildFailed
 from tools.toolchain import ToolMissing, cached_path
@@ -93,6 +94,19 @@ def test_builders_at_the_same_time_build_once_and_both_get_it(tmp_path: Path) ->
     assert sum("ready after" in one.getvalue() for one in told) == 1
 
 
+def kill_once_somebody_waits(pid: int, told: io.StringIO) -> threading.Event:
+    """Kill a process as soon as `told` says that a build waits; the event is set just before."""
+    killed = threading.Event()
+
+    def kill() -> None:
+        eventually(told.getvalue, what="a build that waits", timeout_s=30)
+        killed.set()
+        os.kill(pid, signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    return killed
+
+
 def test_a_killed_builder_gives_its_lock_back(tmp_path: Path, cache: Path) -> None:
     (cache / "tools").mkdir(parents=True)
     holder = subprocess.Popen(
@@ -110,10 +124,9 @@ def test_a_killed_builder_gives_its_lock_back(tmp_path: Path, cache: Path) -> No
     with holder:
         assert holder.stdout.readline() == "held\n"
         told = io.StringIO()
-        started = time.monotonic()
-        threading.Timer(0.3, holder.send_signal, (signal.SIGKILL,)).start()
+        killed = kill_once_somebody_waits(holder.pid, told)
         with build.one_build_at_a_time(told):
-            assert time.monotonic() - started >= 0.2
+            assert killed.is_set(), "it got the lock while its holder lived"
     assert told.getvalue() == "Waiting for the end of another build\n"
 
 
@@ -126,7 +139,7 @@ def test_a_compiler_that_outlives_its_killed_builder_keeps_the_next_one_waiting(
             "import os, sys, pathlib\nfrom tools import build, commands\n"
             "with build.one_build_at_a_time(sys.stderr) as lock:\n"
             "    bench = commands.Workbench(log=pathlib.Path(sys.argv[1]), lock=lock)\n"
-            "    commands.run(['sh', '-c', 'echo compiling; sleep 1.5; echo $PPID'], bench,\n"
+            "    commands.run(['sh', '-c', 'echo $$; exec sleep 60'], bench,\n"
             "                 directory=pathlib.Path('/'), environment=os.environ,\n"
             "                 on_line=lambda line: print(line, flush=True))\n",
             str(cache / "log"),
@@ -137,12 +150,13 @@ def test_a_compiler_that_outlives_its_killed_builder_keeps_the_next_one_waiting(
     )
     assert holder.stdout is not None
     with holder:
-        assert holder.stdout.readline() == "compiling\n"
+        compiler = int(holder.stdout.readline())
         holder.kill()
         holder.wait()
-        started = time.monotonic()
-        with build.one_build_at_a_time(io.StringIO()):
-            assert 0.8 < time.monotonic() - started < 10
+        told = io.StringIO()
+        killed = kill_once_somebody_waits(compiler, told)
+        with build.one_build_at_a_time(told):
+            assert killed.is_set(), "it got the lock while the compiler lived"
 
 
 def test_etcd_comes_from_its_python_package() -> None:

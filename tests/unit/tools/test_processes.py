@@ -69,7 +69,7 @@ def test_a_process_that_obeys_is_ended_at_once(tmp_path: Path, start: Callable[[
     record = start(PATIENT)
     started = time.monotonic()
     processes.end([record], tmp_path, grace_s=10)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 8
     assert processes.find(record, tmp_path) is None
     assert not psutil.pid_exists(record.pid)
 
@@ -91,7 +91,7 @@ def test_a_frozen_process_is_ended_without_waiting_for_the_grace(
     assert processes.send(record, tmp_path, signal.SIGSTOP)
     started = time.monotonic()
     processes.end([record], tmp_path, grace_s=10)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 8
 
 
 def test_a_process_is_found_after_the_clock_was_set(

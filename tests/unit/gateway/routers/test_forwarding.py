@@ -101,12 +101,12 @@ def test_a_timeout_counts_until_the_head_of_an_answer_and_never_cuts_a_stream(fr
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         for part in (b'{"from"', b': "b"}'):
             connection.sendall(b"%x\r\n%b\r\n" % (len(part), part))
-            time.sleep(0.6)
+            time.sleep(1.6)
         connection.sendall(b"0\r\n\r\n")
 
     a, b = make_engine(hangs), make_engine(streams)
     front.serve(a=[a], b=[b])
-    route(front, Rule("all", ("a", "b")), backends=(replace(A, timeout_s=0.2), replace(B, timeout_s=1.0)))
+    route(front, Rule("all", ("a", "b")), backends=(replace(A, timeout_s=0.2), replace(B, timeout_s=3.0)))
     assert front.ask(body(), AT_ROUTER)[::2] == (200, {"from": "b"})
     assert a.seen
 

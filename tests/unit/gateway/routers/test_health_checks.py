@@ -13,7 +13,7 @@ from program.desired.router import HealthCheck, Router, RouterBackend, Rule
 from tests.support.gateways import Engine, Front, says
 from tests.support.loop import eventually
 
-CHECK = HealthCheck("/healthy?deep=1", interval_s=0.1, timeout_s=0.5)
+CHECK = HealthCheck("/healthy?deep=1", interval_s=0.1, timeout_s=10)
 Make = Callable[..., Engine]
 
 

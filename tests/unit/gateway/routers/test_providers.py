@@ -255,17 +255,17 @@ def test_requests_that_hang_at_a_provider_do_not_keep_its_health_checks_back(
         if head.startswith(b"GET"):
             OK(connection, head, data)
         else:
-            connection.settimeout(10)
+            connection.settimeout(60)
             connection.recv(1)
 
     monkeypatch.setattr("gateway.routers.connections.MOST", 1)
     provider = make_provider(answer)
-    check = HealthCheck("/health", interval_s=0.1, timeout_s=0.5)
+    check = HealthCheck("/health", interval_s=0.1, timeout_s=10)
     state = route(front, provider, replace(external(provider), health_check=check))
     client = http.client.HTTPConnection("127.0.0.1", front.port, timeout=10)
     client.request("POST", AT_ROUTER, json.dumps(body()))
     eventually(lambda: any(head.startswith(b"POST") for head, _ in provider.seen), what="the request")
     checks = len(provider.seen)
-    eventually(lambda: len(provider.seen) >= checks + 3, what="more checks")
+    eventually(lambda: len(provider.seen) >= checks + 3, what="more checks", timeout_s=30)
     assert state.health("x").usable
     client.close()
