@@ -100,7 +100,10 @@ def test_what_does_not_fit_waits_its_turn_and_what_is_unknown_is_not_started(
 
 
 class Meminfo:
-    """A file in place of /proc/meminfo. It shows little memory, so that the processes use most of it."""
+    """A file in place of /proc/meminfo. It shows little memory, so that the processes use most of it.
+
+    Evictions need half of the used memory in Herdsman's processes. A llama-server with the tiny model has 16 MiB.
+    """
 
     def __init__(self, folder: Path, total_mib: int) -> None:
         self.path = folder / "meminfo"
@@ -116,7 +119,7 @@ class Meminfo:
 def test_under_pressure_the_least_important_gives_way_and_comes_back(
     tmp_path: Path, llama_server: Path, tiny_model: Path
 ) -> None:
-    meminfo = Meminfo(tmp_path, 100)
+    meminfo = Meminfo(tmp_path, 60)
     options = ("--meminfo", str(meminfo.path), "--memory-interval", "0.2", "--evict", "--memory-budget", "100Mi")
     with host(tmp_path, tiny_model, *options) as made:
         client = made.start()
@@ -125,12 +128,12 @@ def test_under_pressure_the_least_important_gives_way_and_comes_back(
         # Protected, because it would be the next: the memory that is free is written by the test, not by the eviction.
         client.put("prod/high", llama_plan(tiny_model, priority=100_000, eviction_protection=True))
         before = {key: until(client, key, "Ready") for key in ("prod/low", "prod/lowest", "prod/high")}
-        meminfo.available(15)
+        meminfo.available(9)
         eventually(lambda: client.report().facts.memory_pressure == "Warning", what="a warning")
         assert client.get("prod/low").report.phase == "Ready"
-        meminfo.available(5)
+        meminfo.available(3)
         evicted = reason(client, "prod/low", "Evicted")
-        assert "5 MiB of 100 MiB (5 %) were available" in evicted.message
+        assert "3 MiB of 60 MiB (5 %) were available" in evicted.message
         # The memory of one evicted process is enough.
         meminfo.available(30)
         eventually(lambda: client.report().facts.memory_pressure == "Normal", what="the pressure to be over")
@@ -138,7 +141,7 @@ def test_under_pressure_the_least_important_gives_way_and_comes_back(
         for key in ("prod/lowest", "prod/high"):
             assert client.get(key).report.pid == before[key].pid
         assert metric(made, "herdsman_agent_evictions_total") == 1
-        meminfo.available(80)
+        meminfo.available(50)
         assert until(client, "prod/low", "Ready").pid != before["prod/low"].pid
         assert metric(made, "herdsman_agent_evictions_total") == 1
 
@@ -147,7 +150,7 @@ def test_the_host_object_sets_budget_and_eviction_and_tells_of_both(
     control_plane: LocalCluster, api: Api, namespace: str, llama_server: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
     install_crds(api)
-    name, meminfo = f"memory-{namespace}", Meminfo(tmp_path, 60)
+    name, meminfo = f"memory-{namespace}", Meminfo(tmp_path, 50)
     body: dict[str, Any] = {
         "apiVersion": HOSTS.api_version,
         "kind": HOSTS.kind,
@@ -171,13 +174,13 @@ def test_the_host_object_sets_budget_and_eviction_and_tells_of_both(
             until_ready(api, namespace, service)
         host_process(api, namespace, name, plan(tiny_model, service="large", service_name="large"))
         eventually(lambda: status(api, namespace, "large").get("reason") == "InsufficientMemory", what="a refusal")
-        meminfo.available(3)
+        meminfo.available(2)
         eventually(lambda: status(api, namespace, "low").get("reason") == "Evicted", what="the eviction")
         pressed = eventually(lambda: c if (c := condition())["status"] == "True" else None, what="the condition")
         assert pressed["reason"] == "Critical"
         eventually(lambda: f"not started again: {namespace}/low" in condition()["message"], what="who gave way")
         assert status(api, namespace, "high")["ready"]
-        meminfo.available(55)
+        meminfo.available(46)
         until_ready(api, namespace, "low")
         eventually(lambda: condition()["status"] == "False", what="the end of the pressure to be told")
         # The agent follows a changed budget in the Host.
