@@ -98,7 +98,8 @@ class ConfigMaps:
         if not found.answered.is_set() and patient and not found.answered.wait(FIRST_LIST_S):
             self._impatient_until = time.monotonic() + PATIENCE_AGAIN_S
         with self._lock:
-            found.awaited = found.awaited or not found.answered.is_set()
+            if not found.answered.is_set():
+                found.awaited = True
         return found.get(namespace, name)
 
     def pending(self, namespace: str, name: str) -> bool:

@@ -229,7 +229,7 @@ def test_a_holder_that_cannot_be_proven_dead_keeps_the_lease_until_it_runs_out(
     started = time.monotonic()
     second = enter()
     assert second.elector.wait_leading(60)
-    assert 5.5 < time.monotonic() - started < 60.0
+    assert time.monotonic() - started > 5.5
 
 
 def test_durations_that_cannot_work_are_refused(client: KubeClient) -> None:

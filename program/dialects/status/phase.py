@@ -86,7 +86,7 @@ def decide_phase(cr: Json, desired: DesiredService | None, facts: ServiceFacts) 
     if replicas.outcome in ("ready", "idle"):
         return _not_yet_as_wanted(facts, replicas) or replicas
     if facts.applying and not facts.objects_exist:
-        # What prevents replicas from serving is the state of pods from before the change.
+        # The reason of `replicas` describes pods from before the change.
         message = f"{replicas.message}; the service's objects are being applied"
         return replicas.model_copy(update={"outcome": "reconciling", "reason": Reason.APPLYING, "message": message})
     return replicas

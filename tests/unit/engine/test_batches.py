@@ -93,9 +93,9 @@ def batcher(outcomes: Outcomes) -> Iterator[Make]:
         yield make
 
 
-def until(well: Callable[[], object]) -> None:
+def until(holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
-    while not well():
+    while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
