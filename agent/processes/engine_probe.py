@@ -15,7 +15,7 @@ HEALTH_TIMEOUT_S = 3.0
 
 
 class Connect(Protocol):
-    """Makes an HTTP connection that dials at its first request."""
+    """Makes an HTTP connection that is not dialled yet."""
 
     def __call__(self, host: str, port: int, /, *, timeout: float) -> http.client.HTTPConnection: ...
 
@@ -27,6 +27,7 @@ class EngineProbe:
         """`connect(address, port, timeout=…)` makes the connection to the process, for example through SSH."""
         self._connect = connect
         self._connection: http.client.HTTPConnection | None = None
+        self._interrupted = False
 
     def health(self, address: str, port: int, path: str, *, timeout_s: float = HEALTH_TIMEOUT_S) -> str | None:
         """GET the health path. Only status 200 is healthy; llama-server answers 503 while it loads."""
@@ -53,13 +54,18 @@ class EngineProbe:
         return self._request("GET", address, port, path, None, timeout_s)
 
     def interrupt(self) -> None:
-        """Make the current request fail now. Thread-safe."""
+        """Make the current request fail now, and each further one until `resume`. Thread-safe."""
+        self._interrupted = True
         connection = self._connection
         sock = connection.sock if connection is not None else None
         if sock is not None:
             # Fails if the answer arrived at the same moment, which is fine.
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+    def resume(self) -> None:
+        """Allow requests again."""
+        self._interrupted = False
 
     def _request(
         self, method: str, address: str, port: int, path: str, body: dict[str, Any] | None, timeout_s: float
@@ -69,6 +75,10 @@ class EngineProbe:
         try:
             payload = json.dumps(body).encode() if body is not None else None
             headers = {"Content-Type": "application/json"} if payload else {}
+            connection.connect()
+            # `interrupt` sets this before it looks for the socket, so it finds the socket, or it is noticed here.
+            if self._interrupted:
+                return 0, b"the request was interrupted"
             connection.request(method, path, payload, headers)
             response = connection.getresponse()
             return response.status, response.read(65536)

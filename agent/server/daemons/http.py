@@ -46,6 +46,7 @@ class DaemonConnection:
         self.port = port
         self._lock = threading.Lock()
         self._open: set[http.client.HTTPConnection] = set()
+        self._interrupted: set[http.client.HTTPConnection] = set()
 
     def ask(self, method: str, path: str, body: Any = None, *, timeout_s: float = ASK_TIMEOUT_S) -> DaemonResponse:
         """Send one request. Raises DaemonFailed if no response arrives."""
@@ -74,6 +75,7 @@ class DaemonConnection:
     def interrupt(self) -> None:
         """Make all running requests fail now."""
         with self._lock:
+            self._interrupted |= self._open
             sockets = [connection.sock for connection in self._open]
         for sock in sockets:
             if sock is not None:
@@ -88,6 +90,11 @@ class DaemonConnection:
         with self._lock:
             self._open.add(connection)
         try:
+            connection.connect()
+            with self._lock:
+                # While it was dialled, there was no socket for `interrupt` to shut down.
+                if connection in self._interrupted:
+                    raise ConnectionAbortedError("the request was interrupted")
             connection.request(method, path, payload, headers)
             yield connection.getresponse()
         except TimeoutError as error:
@@ -97,6 +104,7 @@ class DaemonConnection:
         finally:
             with self._lock:
                 self._open.discard(connection)
+                self._interrupted.discard(connection)
             connection.close()
 
     def _failed(self, method: str, path: str, why: str) -> DaemonFailed:

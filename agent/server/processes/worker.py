@@ -160,7 +160,11 @@ class Worker:
 
     def _run(self) -> None:
         self._report_change()
-        while not self._detaching:
+        while True:
+            # Before the flag and the plan are read: a later change of them interrupts the check of this step.
+            self._probe.resume()
+            if self._detaching:
+                return
             desired = None if self._agent_stops else self._desired
             hold = self._context.holds.of(self.key)
             before = self._status.launch_hash

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import http.server
 import json
 import socket
@@ -119,6 +120,25 @@ def test_a_waiting_question_can_be_interrupted(server: Server, port: int) -> Non
     assert time.monotonic() - began < 15
     interrupting.join()
     question.interrupt()
+
+
+def test_a_question_can_be_interrupted_while_it_is_dialled(port: int) -> None:
+    class Dialled(http.client.HTTPConnection):
+        def connect(self) -> None:
+            question.interrupt()
+            super().connect()
+
+    question = EngineProbe(Dialled)
+    said = question.completion("127.0.0.1", port, "/slow", model="m", timeout_s=5.0)
+    assert said is not None and "interrupted" in said
+
+
+def test_after_an_interruption_questions_fail_until_they_are_allowed_again(port: int) -> None:
+    question = EngineProbe()
+    question.interrupt()
+    assert "interrupted" in (question.health("127.0.0.1", port, "/health") or "")
+    question.resume()
+    assert question.health("127.0.0.1", port, "/health") is None
 
 
 @pytest.mark.parametrize(
