@@ -52,9 +52,10 @@ class Informer:
     raises, the informer continues, and another thread repeats the call with back-off until it succeeds. Cached objects
     are shared: a caller that changes one must copy it first.
 
-    The other hooks: `on_missing` is called each time the server reports that it does not serve the kind. `on_refused`
-    is called when the server answers with an error, and returns the least seconds to wait. `on_failure` is called with
-    `transform` or `handler` when that raised. The first two run in the informer's thread.
+    The other hooks: `on_relist` is called after each complete list, when its objects are in the cache and `on_change`
+    was called for them. `on_missing` is called each time the server reports that it does not serve the kind.
+    `on_refused` is called when the server answers with an error, and returns the least seconds to wait. `on_failure` is
+    called with `transform` or `handler` when that raised. The first three run in the informer's thread.
     """
 
     def __init__(

@@ -207,8 +207,6 @@ class Reflector:
         if self._stopping.is_set():
             return
         self.relists_total += 1
-        if self._hooks.on_relist is not None:
-            self._hooks.on_relist(self._kind)
         for key in self.unreadable.keys() - seen:
             self.unreadable.pop(key, None)
         with self._lock:
@@ -220,6 +218,8 @@ class Reflector:
         for key, old in before.items():
             if key not in listed:
                 self._tell(old, None)
+        if self._hooks.on_relist is not None:
+            self._hooks.on_relist(self._kind)
         self._version = page["metadata"]["resourceVersion"]
         self.lists_done = asked
         self.synced.set()

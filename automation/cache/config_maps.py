@@ -25,8 +25,6 @@ log = structlog.get_logger(__name__)
 
 FIRST_LIST_S = 0.5
 """How long a pass waits for the first answer about a ConfigMap."""
-TAKEN_IN_S = 60.0
-"""The longest time from the arrival of a list until the informer has its objects, on a busy machine."""
 PATIENCE_AGAIN_S = 30.0
 """After a pass that waited without an answer, no pass waits for this long."""
 REFUSED_BASE_S = 5.0
@@ -150,13 +148,7 @@ class ConfigMaps:
 
         def listed(_kind: kinds.Kind) -> None:
             self._backoff.reset(at)
-            # The informer takes the list in after this call.
-            threading.Thread(target=answered, name="config-map", daemon=True).start()
-
-        def answered() -> None:
-            informer = made.informer
-            if informer is not None and informer.wait_synced(TAKEN_IN_S):
-                self._answered(at, made)
+            self._answered(at, made)
 
         def refused(error: ApiError) -> float:
             if not isinstance(error, Forbidden):

@@ -117,6 +117,25 @@ def test_what_exists_is_told_before_synced_and_changes_after(
     assert "managedFields" not in cached["metadata"]
 
 
+def test_a_list_is_reported_after_its_objects_are_cached_and_told(
+    client: KubeClient, namespace: str, put: Callable[..., None]
+) -> None:
+    put("before", x="1")
+    changes = Changes()
+    seen: list[tuple[dict[str, Any], list[tuple[str, Any, Any]]]] = []
+
+    def report(_kind: Kind) -> None:
+        seen.append((data(informer), list(changes.told)))
+
+    informer = Informer(client, kinds.CONFIG_MAPS, namespaces=[namespace], on_change=changes, on_relist=report)
+    informer.start()
+    try:
+        assert informer.wait_synced(60)
+    finally:
+        informer.stop()
+    assert seen == [({"before": {"x": "1"}}, [("before", None, {"x": "1"})])]
+
+
 def test_a_collection_of_several_pages_is_cached_whole(make: Make, namespace: str, put: Callable[..., None]) -> None:
     for number in range(503):
         put(f"m{number}")
