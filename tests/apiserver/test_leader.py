@@ -24,14 +24,16 @@ from tests.support.relay import Relay
 from tools.localcluster import LocalCluster
 
 DURATION_S, DEADLINE_S, PERIOD_S = 3.0, 2.0, 0.1
+HELD_FOR_S = 6.0
+"""The duration of the Lease of `HOLD`."""
 
-HOLD = """
+HOLD = f"""
 import sys, time
 from automation.leadership.election import LeaseElector
 from kubeapi.client import KubeClient
 elector = LeaseElector(KubeClient.from_kubeconfig(sys.argv[1]), "default", name=sys.argv[2], on_lost=print,
                        on_started=lambda token: print("leading", token, flush=True), nobody_led=lambda: True,
-                       lease_duration_s=6.0, renew_deadline_s=4.0, retry_period_s=0.1)
+                       lease_duration_s={HELD_FOR_S}, renew_deadline_s=4.0, retry_period_s=0.1)
 elector.start()
 time.sleep(60)
 """
@@ -217,7 +219,7 @@ def test_after_a_kill_the_next_on_the_same_machine_need_not_wait(enter: Enter) -
     started = time.monotonic()
     second = enter()
     assert second.elector.wait_leading(60)
-    assert time.monotonic() - started < 6.0, "the lease did not run out"
+    assert time.monotonic() - started < HELD_FOR_S, "the lease did not run out"
     assert second.elector.token == 2
 
 

@@ -20,7 +20,7 @@ PORT_NAMES: tuple[str, ...] = (
     "kube-scheduler",
 )
 # Below the ports that systems use for outgoing connections, so that a port is still free when its component restarts,
-# and outside the NodePort range.
+# and outside the NodePort range. Ports from 28000 are left to servers with a fixed port (`tests/support/llmkube.py`).
 _FIRST_PORT, _LAST_PORT = 20000, 27999
 
 
