@@ -14,11 +14,12 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from tests.support import controlplane, previews
+from tests.support.definitions import install_crds
 
 
 @pytest.fixture(scope="module")
 def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
-    previews.install_crds(api)
+    install_crds(api)
     return KubeClient.from_kubeconfig(str(kubeconfig))
 
 

@@ -28,6 +28,7 @@ from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from program.dialects.registry import dialect_named, dialect_of, key_of, kind_of
 from tests.support import controlplane, dialects, previews
+from tests.support.definitions import install_crds
 from tools.localcluster import LocalCluster
 
 Tell = Callable[..., tuple[int, Any]]
@@ -42,7 +43,7 @@ WATCHED = (kinds.LLM_SERVICES, kinds.PLAYGROUNDS, kinds.LLMAZ_SERVICES, kinds.CO
 def plane() -> Iterator[LocalCluster]:
     """An API server that no controller writes to, with the kinds of all dialects."""
     with controlplane.running(("etcd", "kube-apiserver")) as cluster:
-        previews.install_crds(controlplane.Api(cluster))
+        install_crds(controlplane.Api(cluster))
         administrator = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
         dialects.install_needed(administrator)
         for family in ("kserve", "llmaz"):

@@ -11,7 +11,7 @@ from agent.contract import ProcessPhase, ProcessPlan, ProcessReport
 from kubeapi.json_types import Json
 from program.dialects.crds.definitions import crd_documents
 from tests.support import controlplane
-from tests.support.definitions import CRDS, establish, holds
+from tests.support.definitions import CRDS, holds, install_crds
 from tests.support.vectors import Vector, merged, vectors
 
 VECTORS = vectors()
@@ -27,7 +27,7 @@ TAKEN = {("070-invalid-service-fields", f"InferenceService/bad-{number}") for nu
 @pytest.fixture(scope="module")
 def crds(api: controlplane.Api) -> controlplane.Api:
     """The control plane with the CRDs established."""
-    establish(api, crd_documents())
+    install_crds(api)
     return api
 
 

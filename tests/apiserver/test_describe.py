@@ -28,9 +28,9 @@ from program.desired.facts import (
 )
 from program.desired.model import ModelGpu
 from program.desired.service import Exposure
-from program.dialects.crds.definitions import crd_documents
 from program.dialects.llmkube.status.service import service_status
 from tests.support import controlplane
+from tests.support.definitions import install_crds
 from tests.support.rights import await_rights
 from tests.support.statuses import LATER, NOW, facts, parsed
 from tools.localcluster import LocalCluster
@@ -38,10 +38,7 @@ from tools.localcluster import LocalCluster
 
 @pytest.fixture(scope="module")
 def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
-    for document in crd_documents():
-        api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}", document)
-    collection = "/apis/inference.llmkube.dev/v1alpha1/inferenceservices"
-    controlplane.eventually(lambda: api.serves(collection), what="the CRDs to be served")
+    install_crds(api)
     return KubeClient.from_kubeconfig(str(kubeconfig))
 
 

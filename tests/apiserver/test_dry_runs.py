@@ -15,18 +15,14 @@ from kubeapi.client import KubeClient
 from kubeapi.dry_run import DryRunClient
 from kubeapi.errors import Invalid, NotFound
 from kubeapi.json_types import Json
-from tests.support.controlplane import Api, eventually
+from tests.support.controlplane import Api
+from tests.support.definitions import install_crds
 from tools.localcluster import LocalCluster
 
 
 @pytest.fixture
 def client(control_plane: LocalCluster, api: Api) -> KubeClient:
-    from program.dialects.crds.definitions import crd_documents
-
-    for document in crd_documents():
-        api.apply(kinds.CRDS.path(None, document["metadata"]["name"]), document)
-    for kind in (kinds.HOSTS, kinds.HOST_PROCESSES, kinds.INFERENCE_SERVICES, kinds.MODELS):
-        eventually(lambda kind=kind: api.serves(kind.path()), what=f"{kind.plural} to be served")
+    install_crds(api)
     return KubeClient.from_kubeconfig(str(control_plane.kubeconfig))
 
 

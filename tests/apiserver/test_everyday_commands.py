@@ -19,13 +19,14 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from tests.support import controlplane, previews
+from tests.support.definitions import install_crds
 
 Tell = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
 def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
-    previews.install_crds(api)
+    install_crds(api)
     return KubeClient.from_kubeconfig(str(kubeconfig))
 
 

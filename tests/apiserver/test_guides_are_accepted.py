@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kubeapi.json_types import Json
-from program.dialects.crds.definitions import crd_documents
 from tests.support import controlplane, guides
-from tests.support.definitions import establish
+from tests.support.definitions import install_crds
 from tests.support.guides import GUIDES, Example
 
 EXAMPLES = [example for page in GUIDES for example in guides.examples(page)]
@@ -24,7 +23,7 @@ COLLECTIONS = {
 
 @pytest.fixture(scope="module")
 def crds(api: controlplane.Api) -> controlplane.Api:
-    establish(api, crd_documents())
+    install_crds(api)
     return api
 
 

@@ -13,8 +13,8 @@ from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
-from program.dialects.crds.definitions import crd_documents
-from tests.support.controlplane import Api, eventually
+from tests.support.controlplane import Api
+from tests.support.definitions import install_crds
 from tools.localcluster import LocalCluster
 
 pytestmark = pytest.mark.apiserver
@@ -22,10 +22,7 @@ pytestmark = pytest.mark.apiserver
 
 @pytest.fixture(scope="module")
 def client(control_plane: LocalCluster, api: Api) -> KubeClient:
-    for document in crd_documents():
-        api.apply(kinds.CRDS.path(None, document["metadata"]["name"]), document)
-    for kind in (kinds.HOSTS, kinds.HOST_PROCESSES, kinds.INFERENCE_SERVICES):
-        eventually(lambda kind=kind: api.serves(kind.path()), what=f"{kind.plural} to be served")
+    install_crds(api)
     return KubeClient.from_kubeconfig(str(control_plane.kubeconfig))
 
 

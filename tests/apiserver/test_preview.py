@@ -26,7 +26,8 @@ from kubeapi.errors import Forbidden, Invalid, NotFound
 from kubeapi.json_types import Json
 from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.parse.service import parse_service
-from tests.support import controlplane, previews
+from tests.support import controlplane
+from tests.support.definitions import install_crds
 from tests.support.previews import apply_model, make, model_cr, service_cr, versions
 from tools.localcluster import LocalCluster
 
@@ -38,7 +39,7 @@ PORT = {"name": "web", "port": 1}
 def plane() -> Iterator[LocalCluster]:
     """An API server without controllers, so that only the tests and the preview can change objects."""
     with controlplane.running(("etcd", "kube-apiserver")) as cluster:
-        previews.install_crds(controlplane.Api(cluster))
+        install_crds(controlplane.Api(cluster))
         yield cluster
 
 

@@ -19,6 +19,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from tests.support import controlplane, previews
+from tests.support.definitions import install_crds
 from tools.localcluster import LocalCluster
 
 
@@ -26,7 +27,7 @@ from tools.localcluster import LocalCluster
 def plane() -> Iterator[LocalCluster]:
     """An API server without controllers."""
     with controlplane.running(("etcd", "kube-apiserver")) as cluster:
-        previews.install_crds(controlplane.Api(cluster))
+        install_crds(controlplane.Api(cluster))
         yield cluster
 
 

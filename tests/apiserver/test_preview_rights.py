@@ -14,7 +14,8 @@ from automation.install.options import InstallOptions
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from tests.support import controlplane, previews
+from tests.support import controlplane
+from tests.support.definitions import install_crds
 from tests.support.previews import apply_model, model_cr, service_cr
 from tests.support.rights import await_rights
 from tools.localcluster import LocalCluster
@@ -28,7 +29,7 @@ BUILT_IN = {"apiGroups": ["", "apps", "autoscaling", "policy", "networking.k8s.i
 def plane() -> Iterator[LocalCluster]:
     """An API server without controllers."""
     with controlplane.running(("etcd", "kube-apiserver")) as cluster:
-        previews.install_crds(controlplane.Api(cluster))
+        install_crds(controlplane.Api(cluster))
         yield cluster
 
 

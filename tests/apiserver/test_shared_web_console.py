@@ -20,6 +20,7 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support import controlplane, previews
 from tests.support.console_process import shared_console_process
+from tests.support.definitions import install_crds
 from tests.support.rights import await_rights
 
 RBAC = "rbac.authorization.k8s.io"
@@ -27,7 +28,7 @@ RBAC = "rbac.authorization.k8s.io"
 
 @pytest.fixture
 def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
-    previews.install_crds(api)
+    install_crds(api)
     return KubeClient.from_kubeconfig(str(kubeconfig))
 
 

@@ -11,18 +11,15 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict, Invalid
 from kubeapi.json_types import Json
-from program.dialects.crds.definitions import crd_documents
 from tests.support import controlplane
+from tests.support.definitions import install_crds
 
 THEN = "2026-11-21T10:00:00Z"
 
 
 @pytest.fixture(scope="module")
 def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
-    for document in crd_documents():
-        api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}", document)
-    collection = "/apis/inference.llmkube.dev/v1alpha1/inferenceservices"
-    controlplane.eventually(lambda: api.serves(collection), what="the CRDs to be served")
+    install_crds(api)
     return KubeClient.from_kubeconfig(str(kubeconfig))
 
 

@@ -22,19 +22,15 @@ from automation.cli.main import invoke
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
-from program.dialects.crds.definitions import crd_documents
-from tests.support.controlplane import Api, eventually
+from tests.support.controlplane import Api
+from tests.support.definitions import install_crds
 
 GIB = 1 << 30
 
 
 @pytest.fixture(scope="module")
 def client(kubeconfig: Path, api: Api) -> KubeClient:
-    for document in crd_documents():
-        api.apply(kinds.CRDS.path(None, document["metadata"]["name"]), document)
-    for kind in (kinds.HOSTS, kinds.HOST_PROCESSES, kinds.INFERENCE_SERVICES):
-        path = kind.path()
-        eventually(lambda path=path: api.serves(path), what=f"{path} to be served")
+    install_crds(api)
     return KubeClient.from_kubeconfig(str(kubeconfig))
 
 

@@ -20,13 +20,14 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from tests.support import controlplane, previews
 from tests.support.console_process import console_process
+from tests.support.definitions import install_crds
 
 ENGINE = {"name": "llama-server", "image": "example.com/engine"}
 
 
 @pytest.fixture
 def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
-    previews.install_crds(api)
+    install_crds(api)
     return KubeClient.from_kubeconfig(str(kubeconfig))
 
 

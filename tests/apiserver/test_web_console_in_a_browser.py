@@ -21,6 +21,7 @@ from kubeapi.client import KubeClient
 from tests.support import accessibility, controlplane, event_loop, needs, previews
 from tests.support.browser import browser
 from tests.support.console_process import console_process, shared_console_process
+from tests.support.definitions import install_crds
 
 PAGES = ("Services", "Queue", "Changes", "Hosts", "Models", "Catalog", "Playground")
 BAD = """<title>x</title><main><h1>x</h1><h3>skips</h3><input><img src='data:,'><p style='color:#bbb'>pale</p>
@@ -40,7 +41,7 @@ CONDITION = {
 
 @pytest.fixture
 def client(kubeconfig: Path, api: controlplane.Api) -> KubeClient:
-    previews.install_crds(api)
+    install_crds(api)
     return KubeClient.from_kubeconfig(str(kubeconfig))
 
 

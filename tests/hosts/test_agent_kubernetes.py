@@ -23,7 +23,6 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import AlreadyExists
 from kubeapi.json_types import Json
 from kubeapi.kinds import (
-    CRDS,
     ENDPOINT_SLICES,
     HOST_PROCESSES,
     HOSTS,
@@ -32,20 +31,13 @@ from kubeapi.kinds import (
     NAMESPACES,
     SERVICES,
 )
-from program.dialects.crds.definitions import crd_documents
 from tests.support.agents import REACHED, AgentProcess, agent, gone, llama_plan
 from tests.support.controlplane import Api, eventually
+from tests.support.definitions import install_crds
 from tests.support.endpoints import publishing
 from tools.localcluster import LocalCluster
 
 StartAgent = Callable[..., AgentProcess]
-
-
-def install_crds(api: Api) -> None:
-    for document in crd_documents():
-        api.apply(CRDS.path(None, document["metadata"]["name"]), document)
-    for kind in (INFERENCE_SERVICES, HOST_PROCESSES, HOSTS):
-        eventually(lambda kind=kind: api.serves(kind.path()), what=f"{kind.plural} to be served")
 
 
 @pytest.fixture(scope="module")

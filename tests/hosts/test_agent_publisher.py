@@ -25,9 +25,9 @@ from kubeapi.client import KubeClient
 from kubeapi.errors import Conflict
 from kubeapi.informer import Informer
 from kubeapi.json_types import Json
-from kubeapi.kinds import CRDS, ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, SERVICES, Kind
-from program.dialects.crds.definitions import crd_documents
+from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, SERVICES, Kind
 from tests.support.controlplane import Api, eventually
+from tests.support.definitions import install_crds
 from tests.support.endpoints import living, make_host, publishing
 
 READY = ProcessReport(
@@ -46,10 +46,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 @pytest.fixture
 def process(api: Api, namespace: str) -> Json:
     """A HostProcess without any agent."""
-    for document in crd_documents():
-        api.apply(CRDS.path(None, document["metadata"]["name"]), document)
-    for kind in (HOST_PROCESSES, HOSTS):
-        eventually(lambda kind=kind: api.serves(kind.path()), what=f"{kind.plural} to be served")
+    install_crds(api)
     return api.apply(
         HOST_PROCESSES.path(namespace, "svc"),
         {

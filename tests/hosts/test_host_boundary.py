@@ -22,10 +22,11 @@ from automation.hosts.ssh_hosts import SshHosts
 from kubeapi.client import KubeClient
 from kubeapi.kinds import HOST_PROCESSES, HOSTS
 from program.runtimes.host_rules import DEFAULT, refusal
-from tests.hosts.test_agent_kubernetes import host_process, install_crds, unique_host
+from tests.hosts.test_agent_kubernetes import host_process, unique_host
 from tests.hosts.test_ssh_loop import ssh_host
 from tests.support.agents import TINY, agent, command_plan, llama_plan
 from tests.support.controlplane import Api, eventually
+from tests.support.definitions import install_crds
 from tests.support.sshd import sshd
 from tests.support.supervising import SERVER
 from tools.localcluster import LocalCluster

@@ -17,9 +17,10 @@ from typing import Any
 from agent.client.http import HttpHost
 from agent.contract import ProcessPlan, ProcessReport
 from kubeapi.kinds import HOSTS
-from tests.hosts.test_agent_kubernetes import host_process, install_crds, status, until_ready
+from tests.hosts.test_agent_kubernetes import host_process, status, until_ready
 from tests.support.agents import REACHED, AgentProcess, agent, command_plan, llama_plan, until
 from tests.support.controlplane import Api, eventually
+from tests.support.definitions import install_crds
 from tools.localcluster import LocalCluster
 
 MIB = 1 << 20

@@ -26,9 +26,10 @@ from automation.hosts.ssh_hosts import SshHosts
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
 from kubeapi.kinds import ENDPOINT_SLICES, HOST_PROCESSES, HOSTS, LEASES, SECRETS, SERVICES
-from tests.hosts.test_agent_kubernetes import host_process, install_crds, status
+from tests.hosts.test_agent_kubernetes import host_process, status
 from tests.support.agents import gone, llama_plan
 from tests.support.controlplane import Api, eventually
+from tests.support.definitions import install_crds
 from tests.support.endpoints import publishing
 from tests.support.netns import Network, network
 from tests.support.sshd import QUICK, Sshd, make_key, sshd

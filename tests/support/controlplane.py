@@ -32,6 +32,8 @@ from tools.versions import CONTROL_PLANE
 
 _ROOT = Path(tempfile.gettempdir()) / f"herdsman-tests-{os.getuid()}"
 _numbers = itertools.count()
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""The Accept header for all groups with their kinds in one document."""
 T = TypeVar("T")
 
 
@@ -170,13 +172,21 @@ class Api:
         return answer
 
     def serves(self, collection: str) -> bool:
-        """Return whether the API server answers requests for a collection of a group, and lists it in discovery.
+        """Return whether the API server answers requests for a collection, and lists it in both forms of discovery.
 
-        A new CRD gets there one after the other, in any order.
+        A new CRD gets there one after the other, in any order. `collection` is `/apis/GROUP/VERSION/PLURAL`.
         """
         version, _, plural = collection.rpartition("/")
         listed = (self.get(version) or {}).get("resources") or ()
-        return self.get(collection) is not None and plural in {each["name"] for each in listed}
+        if self.get(collection) is None or plural not in {each["name"] for each in listed}:
+            return False
+        _, groups = self.request("GET", "/apis", accept=AGGREGATED)
+        return any(
+            collection == f"/apis/{group['metadata']['name']}/{version['version']}/{resource['resource']}"
+            for group in groups["items"]
+            for version in group["versions"]
+            for resource in version["resources"]
+        )
 
     def create(self, path: str, body: object) -> dict[str, Any]:
         """Create an object in the collection at this path."""

@@ -7,19 +7,26 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from program.dialects.crds.definitions import crd_documents
 from tests.support import controlplane
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
+def install_crds(api: controlplane.Api) -> None:
+    """Apply Herdsman's CRDs and wait until the API server serves them."""
+    establish(api, crd_documents())
+
+
 def establish(api: controlplane.Api, documents: Iterable[dict[str, Any]]) -> None:
-    """Apply CRDs and wait until each is established."""
-    paths = []
-    for document in documents:
-        paths.append(f"{CRDS}/{document['metadata']['name']}")
-        api.apply(paths[-1], document)
-    for path in paths:
-        controlplane.eventually(functools.partial(_is_established, api, path), what=f"{path} to be established")
+    """Apply CRDs and wait until the API server serves each of their versions."""
+    applied = tuple(documents)
+    for document in applied:
+        api.apply(f"{CRDS}/{document['metadata']['name']}", document)
+    for spec in (document["spec"] for document in applied):
+        for version in spec["versions"]:
+            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
+            controlplane.eventually(functools.partial(api.serves, path), what=f"{path} to be served")
 
 
 @contextlib.contextmanager
@@ -44,10 +51,6 @@ def await_removals(api: controlplane.Api) -> set[str]:
 
     left = controlplane.eventually(look, what="the removed definitions to be gone")
     return {each["metadata"]["name"] for each in left if each}
-
-
-def _is_established(api: controlplane.Api, path: str) -> bool:
-    return holds(api.get(path), "Established")
 
 
 def holds(obj: dict[str, Any] | None, condition: str) -> bool:

@@ -203,17 +203,11 @@ def install_crds(client: KubeClient) -> None:
     """Apply the CRDs and wait until they are served."""
     for document in crd_documents():
         client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
-    for kind in (
-        kinds.MODELS,
-        kinds.INFERENCE_SERVICES,
-        kinds.GPU_QUOTAS,
-        kinds.MODEL_ROUTERS,
-        kinds.MODEL_POOLS,
-        kinds.LORA_ADAPTERS,
-        kinds.HOST_PROCESSES,
-        kinds.HOSTS,
-    ):
-        eventually(partial(extensions.is_served, client, kind), what=f"{kind.plural} to be served")
+    for spec in (document["spec"] for document in crd_documents()):
+        names, namespaced = spec["names"], spec["scope"] == "Namespaced"
+        for version in spec["versions"]:
+            kind = kinds.Kind(f"{spec['group']}/{version['name']}", names["kind"], names["plural"], namespaced)
+            eventually(partial(extensions.is_served, client, kind), what=f"{kind.full_name} to be served")
 
 
 def forget_hosts(client: KubeClient) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,22 +11,10 @@ from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.json_types import Json
-from program.dialects.crds.definitions import crd_documents
 from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.parse.service import parse_service
-from tests.support import controlplane
 
 SOURCE = "https://example.com/base.gguf?signature=hunter2"
-
-
-def install_crds(api: controlplane.Api) -> None:
-    """Serve the CRDs."""
-    for document in crd_documents():
-        api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}", document)
-    for spec in (document["spec"] for document in crd_documents()):
-        for version in spec["versions"]:
-            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
-            controlplane.eventually(functools.partial(api.serves, path), what=f"{path} to be served")
 
 
 def model_cr(name: str = "base", namespace: str = "", **spec: Any) -> Json:
