@@ -3,19 +3,20 @@
 A thread writes the revisions, so that no pass waits. A revision that cannot be written is tried again at the service's
 next outcome. A new service and each change cost one request; the first change after a restart costs a list as well.
 
-A loop that is killed may have applied a service without a revision. The next loop reads which services have one, and
-records the others when a pass finds that they are applied. So the first revisions of many new services may be written
-after their objects (ADR 59).
+A loop that is killed may have applied a version without a revision. The next loop reads which services have revisions,
+and the time of the edit that the newest one records. It records the versions that a pass finds applied without one. So
+the first revisions of many new services may be written after their objects (ADR 59).
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
@@ -56,12 +57,10 @@ class _Entry:
     outcome: Outcome
     asked_s: float
     """When it was recorded, by the monotonic clock."""
-    is_first: bool
+    is_new: bool
+    """Whether no version of its service was recorded before, by this loop or another one."""
+    can_wait: bool
     """Whether a loop that is started later would record it too."""
-
-    @property
-    def owner(self) -> str:
-        return str(self.cr["metadata"]["uid"])
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,11 @@ class RevisionRecorder:
         self._lock = threading.Lock()
         self._has_listed = False
         """Whether the revisions that earlier loops wrote were read."""
-        self._owners: set[str] = set()
-        """The uids of the custom resources with a revision, also with one that waits to be written."""
-        self._unsure: dict[ServiceKey, _Entry] = {}
-        """Applied versions that were found before the revisions were read."""
+        self._changed_at: dict[str, str] = {}
+        """The custom resources with a revision, also with one that waits to be written, by uid. For those of earlier
+        loops, the value is the time of the edit that the newest revision records, until a pass has compared it."""
+        self._unsure: dict[ServiceKey, tuple[Json, tuple[Json, ...]]] = {}
+        """Applied services, with their models, that were found before the revisions were read."""
         self._urgent = 0
         """The number of waiting versions that only this loop can record."""
         self._precedence = Precedence(lambda: is_busy() and not self._urgent)
@@ -137,22 +137,22 @@ class RevisionRecorder:
         changes = describe_changes(outcome.changes)
         if self._kept and (changes or outcome.error is not None):
             result = Outcome(changes, outcome.error.message if outcome.error is not None else "", duration)
-            with self._lock:
-                is_new = self._has_listed and cr["metadata"]["uid"] not in self._owners
-                self._owners.add(cr["metadata"]["uid"])
-            self._put(key, cr, models, result, is_first=is_new and outcome.error is None)
+            is_new = self._note(cr)
+            self._put(key, cr, models, result, is_new=is_new, can_wait=is_new and outcome.error is None)
 
     def record_applied(self, key: ServiceKey, cr: Json, models: Callable[[], Iterable[Json]]) -> None:
-        """Record the version of a service whose objects exist, if it has no revision. Returns at once."""
-        if not self._kept or cr["metadata"]["uid"] in self._owners:
+        """Record the version of a service whose objects exist, if an earlier loop did not. Returns at once."""
+        if not self._kept or self._changed_at.get(cr["metadata"]["uid"]) == "":
             return
-        found = Outcome(FOUND, "", timedelta(0))
         with self._lock:
             if not self._has_listed:
-                self._unsure[key] = _Entry(key, cr, tuple(models()), found, self._precedence.now(), is_first=True)
+                self._unsure[key] = (cr, tuple(models()))
                 return
-            self._owners.add(cr["metadata"]["uid"])
-        self._put(key, cr, models(), found, is_first=True)
+            recorded = self._changed_at.get(cr["metadata"]["uid"])
+            self._changed_at[cr["metadata"]["uid"]] = ""
+        if recorded is None or recorded not in ("", revision.changed_at(cr)):
+            found = Outcome(FOUND, "", timedelta(0))
+            self._put(key, cr, models(), found, is_new=recorded is None, can_wait=True)
 
     def record_resource(self, cr: Json, *, changes: str, error: str) -> None:
         """Record a version of a ModelRouter, ModelPool or LoRAAdapter, and why it is not used; empty if it is.
@@ -160,23 +160,31 @@ class RevisionRecorder:
         Returns at once. Does nothing for a version that is recorded already.
         """
         if self._kept:
-            self._put(key_of(cr), cr, (), Outcome(changes, error, timedelta(0)), is_first=False)
+            is_new = self._note(cr)
+            self._put(key_of(cr), cr, (), Outcome(changes, error, timedelta(0)), is_new=is_new, can_wait=False)
 
-    def _put(self, key: ServiceKey, cr: Json, models: Iterable[Json], outcome: Outcome, *, is_first: bool) -> None:
-        self._put_entry(_Entry(key, cr, tuple(models), outcome, self._precedence.now(), is_first))
-
-    def _put_entry(self, entry: _Entry) -> None:
+    def _note(self, cr: Json) -> bool:
+        """Note that this loop records the custom resource; returns whether it surely has no revision yet."""
+        uid = cr["metadata"]["uid"]
         with self._lock:
-            self._urgent += not entry.is_first
+            is_new = self._has_listed and uid not in self._changed_at
+            self._changed_at[uid] = ""
+        return is_new
+
+    def _put(
+        self, key: ServiceKey, cr: Json, models: Iterable[Json], outcome: Outcome, *, is_new: bool, can_wait: bool
+    ) -> None:
+        with self._lock:
+            self._urgent += not can_wait
         try:
-            self._queue.put_nowait(entry)
+            self._queue.put_nowait(_Entry(key, cr, tuple(models), outcome, self._precedence.now(), is_new, can_wait))
             self._dropping = False
         except queue.Full:
             with self._lock:
-                self._urgent -= not entry.is_first
+                self._urgent -= not can_wait
             self._on_dropped()
             if not self._dropping:
-                log.warning("Recorded no revision, because too many are waiting to be written", service=str(entry.key))
+                log.warning("Recorded no revision, because too many are waiting to be written", service=str(key))
             self._dropping = True
 
     def drop_service(self, key: ServiceKey) -> None:
@@ -185,7 +193,7 @@ class RevisionRecorder:
         with self._lock:
             self._unsure.pop(key, None)
             if last is not None:
-                self._owners.discard(last.owner)
+                self._changed_at.pop(last.owner, None)
         self._pruned.discard(key)
 
     def stop(self, timeout_s: float = 5.0) -> None:
@@ -201,7 +209,7 @@ class RevisionRecorder:
             if isinstance(entry, _Renewal):
                 self._renew(entry)
                 continue
-            if entry.is_first:
+            if entry.can_wait:
                 self._precedence.give_way(entry.asked_s)
             try:
                 self._write(entry)
@@ -213,14 +221,14 @@ class RevisionRecorder:
                 log.exception("Could not record a revision because of a defect of Herdsman", service=str(entry.key))
             finally:
                 with self._lock:
-                    self._urgent -= not entry.is_first
+                    self._urgent -= not entry.can_wait
 
     def _renew(self, asked: _Renewal) -> None:
         try:
             pruned = prune(self._client, kept=self._kept, namespaces=asked.namespaces, has=asked.has)
             if pruned.deleted:
                 log.info("Removed revisions beyond the limit", removed=pruned.deleted, limit=self._kept)
-            self._note_owners(pruned.owners)
+            self._compare_applied(pruned.changed_at)
             count = renew(self._client, namespaces=asked.namespaces, has=asked.has, pause=self._stopped.wait)
         except KubeError as error:
             log.warning(
@@ -238,16 +246,14 @@ class RevisionRecorder:
             if count:
                 log.info("Rewrote the revisions that another version of Herdsman wrote", count=count)
 
-    def _note_owners(self, owners: frozenset[str]) -> None:
-        """Remember the owners of revisions, and record the applied services that have no revision."""
+    def _compare_applied(self, changed_at: Mapping[str, str]) -> None:
+        """Remember what earlier loops recorded, and record the applied services for which that is not enough."""
         with self._lock:
-            self._owners |= owners
+            self._changed_at = {**changed_at, **self._changed_at}
             self._has_listed = True
-            unsure = [each for each in self._unsure.values() if each.owner not in self._owners]
-            self._unsure.clear()
-            self._owners.update(each.owner for each in unsure)
-        for each in unsure:
-            self._put_entry(each)
+            unsure, self._unsure = self._unsure, {}
+        for key, (cr, models) in unsure.items():
+            self.record_applied(key, cr, partial(tuple, models))
 
     def _write(self, entry: _Entry) -> None:
         data = revision.data_of(entry.cr, entry.models)
@@ -257,10 +263,10 @@ class RevisionRecorder:
         owner, digest, failed = entry.cr["metadata"]["uid"], fingerprint_of(data), bool(entry.outcome.error)
         last = self._last.get(entry.key)
         if last is None or last.owner != owner:
-            # The name is nearly always free. If it is not, a list shows the newest revision.
-            last = None if self._create(entry, 1, data, digest) else self._find(entry.key, owner)
-            if last is None:
+            # The name is nearly always free. It may belong to a deleted service of the same name.
+            if entry.is_new and self._create(entry, 1, data, digest):
                 return
+            last = self._find(entry.key, owner)
         if last.digest == digest:
             if last.failed and not failed:
                 self._amend(entry, last)

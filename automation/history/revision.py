@@ -124,6 +124,11 @@ def _group_kind(obj: Json) -> tuple[str, str]:
     return str(obj.get("apiVersion", "")).rpartition("/")[0], str(obj["kind"])
 
 
+def changed_at(cr: Json) -> str:
+    """Return the time of the last edit of a cached custom resource, RFC 3339; empty if it is not known."""
+    return str((cr["metadata"].get("changedBy") or {}).get("time", ""))
+
+
 def kept_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     """Return the annotations that are part of a version."""
     return {
@@ -138,7 +143,7 @@ def manifest(cr: Json, number: int, data: Json, outcome: Outcome) -> Json:
     cause = str((metadata.get("annotations") or {}).get(CHANGE_CAUSE, ""))
     notes = {
         ANNOTATION_CHANGED_BY: str(edit.get("manager", "")),
-        ANNOTATION_CHANGED_AT: str(edit.get("time", "")),
+        ANNOTATION_CHANGED_AT: changed_at(cr),
         CHANGE_CAUSE: cause[:_LONGEST_TEXT],
     }
     return {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -43,8 +43,9 @@ class Pruned:
 
     deleted: int
     """The number of deleted revisions."""
-    owners: frozenset[str]
-    """The uids of the custom resources that have a revision, or had one before."""
+    changed_at: Mapping[str, str]
+    """The time of the edit that the newest revision records, by the uid of its custom resource. It is empty for a
+    revision that names none."""
 
 
 def prune(client: KubeClient, *, kept: int, namespaces: tuple[str, ...], has: Callable[[str], bool]) -> Pruned:
@@ -52,24 +53,27 @@ def prune(client: KubeClient, *, kept: int, namespaces: tuple[str, ...], has: Ca
 
     Only revisions in `namespaces` (none: in all) whose namespace `has` accepts are deleted.
     """
-    deleted, owners = 0, set[str]()
+    deleted, changed_at = 0, dict[str, str]()
     for namespace in namespaces or (None,):
         for dialect in (*DIALECTS, *REFERRERS):
-            by_owner: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+            by_owner: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
             for metadata in _list_metadata(client, dialect, namespace):
                 number = _NUMBER.search(metadata["name"])
                 owner = next((o["uid"] for o in metadata.get("ownerReferences") or () if o.get("controller")), "")
                 # A LeaderWorkerSet copies the labels of a service to its revisions.
-                recorded = revision.ANNOTATION_RESULT in (metadata.get("annotations") or {})
+                annotations = metadata.get("annotations") or {}
+                recorded = revision.ANNOTATION_RESULT in annotations
                 if number and owner and recorded and has(metadata["namespace"]):
-                    by_owner[(metadata["namespace"], owner)].append((int(number[1]), metadata["name"]))
-            owners.update(uid for _, uid in by_owner)
-            for (at, _), found in by_owner.items():
-                for _, name in sorted(found, reverse=True)[kept:]:
+                    time = annotations.get(revision.ANNOTATION_CHANGED_AT, "")
+                    by_owner[(metadata["namespace"], owner)].append((int(number[1]), metadata["name"], time))
+            for (at, owner), found in by_owner.items():
+                found.sort(reverse=True)
+                changed_at[owner] = found[0][2]
+                for _, name, _ in found[kept:]:
                     with suppress(NotFound):
                         client.delete(kinds.CONTROLLER_REVISIONS, at, name)
                     deleted += 1
-    return Pruned(deleted, frozenset(owners))
+    return Pruned(deleted, changed_at)
 
 
 def renew(

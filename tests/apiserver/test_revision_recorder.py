@@ -61,6 +61,20 @@ def test_a_lower_limit_removes_what_a_higher_one_kept(client: KubeClient, namesp
     after.stop()
 
 
+def test_numbers_go_on_after_a_restart_when_the_first_revisions_are_gone(client: KubeClient, namespace: str) -> None:
+    cr = service(client, namespace)
+    before = RevisionRecorder(client, kept=2)
+    record(before, client, cr, 4)
+    eventually(lambda: names(client, namespace) == ["svc-v3", "svc-v4"], what="two revisions")
+    before.stop()
+    after = RevisionRecorder(client, kept=2)
+    cr = edit(client, namespace, contextSize=99999)
+    key = ServiceKey("llmkube", namespace, "svc")
+    after.record(key, cr, (), failed(key), duration=timedelta(seconds=1))
+    after.stop(60)
+    assert names(client, namespace) == ["svc-v4", "svc-v5"]
+
+
 @pytest.mark.parametrize("kept", [0, 2])
 def test_services_that_do_not_change_are_pruned_as_well(client: KubeClient, namespace: str, kept: int) -> None:
     before = RevisionRecorder(client, kept=10)
@@ -137,6 +151,37 @@ def test_a_version_that_a_killed_loop_did_not_record_is_recorded_by_the_next(
     after.stop(60)
     found = changes(client, namespace)
     assert found == {"recorded-v1": "Created Deployment recorded", "unrecorded-v1": FOUND, "later-v1": FOUND}
+
+
+@pytest.mark.parametrize("listed_first", [True, False])
+def test_a_later_version_that_a_killed_loop_did_not_record_is_recorded_by_the_next(
+    client: KubeClient, namespace: str, listed_first: bool
+) -> None:
+    def edited_at(cr: Json, minute: int) -> Json:
+        """The service as the loop's cache has it, edited at this minute."""
+        time = f"2026-11-26T10:{minute:02}:00Z"
+        return {**cr, "metadata": {**cr["metadata"], "changedBy": {"manager": "kubectl", "time": time}}}
+
+    lost, kept = (edited_at(service(client, namespace, name), 1) for name in ("lost", "kept"))
+    before = RevisionRecorder(client)
+    for cr in (lost, kept):
+        before.record(key_of(cr), cr, (), applied(key_of(cr)), duration=timedelta(seconds=1))
+    eventually(lambda: len(names(client, namespace)) == 2, what="two revisions")
+    before.stop()
+    lost = edited_at(edit(client, namespace, "lost", contextSize=2048), 2)
+    relabelled = edited_at(kept, 3)
+    after = RevisionRecorder(client)
+    if listed_first:
+        after.renew(namespaces=(namespace,))
+        eventually(lambda: after._has_listed, what="the revisions to be read")
+    for cr in (lost, relabelled, lost, relabelled):
+        after.record_applied(key_of(cr), cr, tuple)
+    if not listed_first:
+        after.renew(namespaces=(namespace,))
+    eventually(lambda: "lost-v2" in names(client, namespace), what="the missing revision")
+    after.stop(60)
+    created = {name: f"Created Deployment {name.partition('-')[0]}" for name in ("kept-v1", "lost-v1")}
+    assert changes(client, namespace) == {**created, "lost-v2": FOUND}
 
 
 def test_first_versions_wait_for_a_bulk_and_later_ones_do_not(client: KubeClient, namespace: str) -> None:
