@@ -44,12 +44,13 @@ class ClusterSources:
 
     def start(self, port: int) -> None:
         """Start to follow the cluster; returns at once."""
+        pod = own_pod()
         self._reports = DemandReports(
             self._client,
             self._server.reported_requests,
-            name=report_name(port),
+            name=report_name(port, pod=pod),
             namespaces=self._namespaces,
-            pod=own_pod(),
+            pod=pod,
         )
         self._server.backends.on_waits = self._reports.requests_wait
         for part in (self._keys, self._routes, self._routers, self._reports):

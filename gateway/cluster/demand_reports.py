@@ -7,6 +7,7 @@ stops removes its report.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import socket
@@ -15,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 import structlog
 
@@ -24,6 +26,7 @@ from kubeapi.errors import ApiError, KubeError, NotFound
 from program.desired.request_report import REPORTS_NAMESPACE, Counts, Report, is_due
 
 FIELD_MANAGER = "herdsman-gateway"
+MACHINE_ID = Path("/etc/machine-id")
 LOOK_S = 0.5
 """How often the counts are looked at."""
 RETRY_S = 5.0
@@ -138,10 +141,22 @@ class DemandReports:
             )
 
 
-def report_name(port: int) -> str:
-    """Return the name of the report of a gateway that listens on a port of this machine, or in this pod."""
+def report_name(port: int, *, pod: str = "") -> str:
+    """Return the name of the report of a gateway that listens on a port of this machine, or in this pod (`own_pod`).
+
+    Pods of two namespaces may have the same host name, and so may two machines. A digest keeps their reports apart.
+    """
     host = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().lower()).strip("-")[:200] or "host"
-    return f"{host}-{port}"
+    place = pod.partition("/")[0] or _machine_id()
+    return f"{host}-{port}-{hashlib.sha256(place.encode()).hexdigest()[:8]}" if place else f"{host}-{port}"
+
+
+def _machine_id() -> str:
+    """Return the identity of a machine with systemd, which stays the same; empty on others."""
+    try:
+        return MACHINE_ID.read_text().strip()
+    except OSError:
+        return ""
 
 
 def own_pod() -> str:

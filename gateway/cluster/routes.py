@@ -9,6 +9,7 @@ the service sleeps, to the proxy that wakes it. The gateway uses the same addres
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +40,7 @@ from program.dialects.annotations import read_annotations
 from program.dialects.kserve.naming import workload_service
 from program.dialects.llmaz.naming import front_name
 from program.dialects.llmaz.parse.playground import main_model
+from program.dialects.registry import DIALECTS
 from program.dialects.status.conditions import START_FAILURES, Reason, is_asleep, ready_condition
 
 DECLARED = "declaredName"
@@ -54,6 +56,8 @@ _FRONTS = {
     "llmaz-service": front_name,
 }
 """The name of the Kubernetes Service of a service, by dialect."""
+_Front = tuple[str, str]
+"""Namespace and name of a Kubernetes Service."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +89,31 @@ def routes_of(
 
     `adapters` are those of LoRAAdapters.
     """
-    targets: dict[ServiceName, dict[Target, _Replica]] = {}
+    targets: dict[_Front, dict[Target, _Replica]] = {}
+    owners: dict[_Front, ServiceName] = {}
     for each in slices:
-        front = (each["metadata"].get("labels") or {}).get(LABEL_SERVICE_NAME, "")
-        targets.setdefault(ServiceName(each["metadata"]["namespace"], front), {}).update(_targets(each))
-    return [_route(dialect, cr, targets, engines, adapters or {}) for dialect, cr in services]
+        labels = each["metadata"].get("labels") or {}
+        front = (each["metadata"]["namespace"], labels.get(LABEL_SERVICE_NAME, ""))
+        targets.setdefault(front, {}).update(_targets(each))
+        for dialect, info in DIALECTS.items():
+            if name := info.mark.service_of(labels):
+                owners[front] = ServiceName(front[0], name, dialect)
+    listed = [(dialect, cr, _front_of(service_name(dialect, cr))) for dialect, cr in services]
+    sharing: dict[_Front, set[ServiceName]] = defaultdict(set)
+    for dialect, cr, front in listed:
+        sharing[front].add(service_name(dialect, cr))
+    routes = []
+    for dialect, cr, front in listed:
+        owner = owners.get(front)
+        # The loop refuses the second of two services whose names lead to one Kubernetes Service.
+        is_refused = owner in sharing[front] and owner != service_name(dialect, cr)
+        found = {} if is_refused else targets.get(front, {})
+        routes.append(_route(dialect, cr, found, engines, adapters or {}))
+    return routes
+
+
+def _front_of(service: ServiceName) -> _Front:
+    return (service.namespace, _FRONTS[service.dialect](service.name))
 
 
 def declared_name(dialect: str, cr: Json) -> str:
@@ -115,7 +139,7 @@ def aliases_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
 def _route(
     dialect: str,
     cr: Json,
-    targets: Mapping[ServiceName, Mapping[Target, _Replica]],
+    found: Mapping[Target, _Replica],
     engines: Mapping[ServiceName, EngineModels],
     adapters: Mapping[ServiceName, tuple[DeclaredAdapter, ...]],
 ) -> Route:
@@ -123,7 +147,6 @@ def _route(
     annotations = metadata.get("annotations") or {}
     service = service_name(dialect, cr)
     engine = engines.get(service, EngineModels())
-    found = targets.get(ServiceName(service.namespace, _FRONTS[dialect](service.name)), {})
     # An engine that sleeps cannot be asked, and its first request may use the declared name.
     declared = tuple(name for name in (annotations.get(ANNOTATION_SERVED_NAME, "") or cr.get(DECLARED, ""),) if name)
     names = engine.names or declared

@@ -239,6 +239,7 @@ class Exchange:
             # The replica was started anew, and the cluster does not know it yet. The adapter exists.
             attempt.end()
             self._attempt = None
+            self._count_end()
             retry_s, service = self._limits.retry_after_s, self.backend.route.model.service
             self._requester.no_answer(adapter_not_loaded(self._adapter, service, retry_after_s=retry_s))
             return

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from gateway.cluster import demand_reports
 from gateway.cluster.demand_reports import DemandReports, own_pod, report_name
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
@@ -107,6 +109,21 @@ def test_the_pod_is_that_of_the_downward_api(monkeypatch: pytest.MonkeyPatch) ->
     assert own_pod() == "ns/gateway-0/1"
 
 
-def test_the_name_of_a_report_is_that_of_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_report_is_that_of_an_object(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(demand_reports, "MACHINE_ID", tmp_path / "none")
     monkeypatch.setattr("socket.gethostname", lambda: "Mac_Mini.local")
     assert report_name(8443) == "mac-mini-local-8443"
+
+
+def test_gateways_with_the_same_host_name_write_reports_of_different_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "gateway-0")
+    assert report_name(8443, pod="a/gateway-0/1") == report_name(8443, pod="a/gateway-0/2"), "the pod was replaced"
+    names = {report_name(8443, pod=pod) for pod in ("a/gateway-0/1", "b/gateway-0/1")}
+    for machine in ("1", "2"):
+        file = tmp_path / machine
+        file.write_text(f"{machine}\n")
+        monkeypatch.setattr(demand_reports, "MACHINE_ID", file)
+        names.add(report_name(8443))
+    assert len(names) == 4

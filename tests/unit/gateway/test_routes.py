@@ -59,6 +59,23 @@ def test_a_service_leads_to_all_endpoints_of_its_front() -> None:
 
 
 @pytest.mark.parametrize(
+    ("services", "front", "labels"),
+    [
+        ([("llmkube", "qwen2.5"), ("llmkube", "qwen2-5")], "qwen2-5", {"inference.llmkube.dev/service": "qwen2-5"}),
+        ([("llmaz", "chat"), ("llmkube", "chat-lb")], "chat-lb", {"inference.llmkube.dev/service": "chat-lb"}),
+    ],
+)
+def test_of_two_services_with_one_front_only_its_owner_has_the_replicas(
+    services: list[tuple[str, str]], front: str, labels: dict[str, str]
+) -> None:
+    found = endpoint_slice(front, "10.0.0.1")
+    found["metadata"]["labels"] |= labels
+    first, second = routes_of([(dialect, cr(name)) for dialect, name in services], [found], {})
+    assert (first.targets, first.model.state) == ((), "not ready")
+    assert second.targets == (("10.0.0.1", 8080),)
+
+
+@pytest.mark.parametrize(
     ("dialect", "front"), [("llmkube", "chat"), ("kserve", "chat-kserve-workload-svc"), ("llmaz", "chat-lb")]
 )
 def test_each_dialect_has_its_front(dialect: str, front: str) -> None:

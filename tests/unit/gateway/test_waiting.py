@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from gateway.engines.backends import Route
+from gateway.engines.backends import AdapterRoute, Route
 from gateway.engines.waiting import Holding
 from gateway.names import Model, ServiceName
 from program.desired.request_report import Counts
-from tests.support.gateways import OK, Answer, Engine, Front
+from tests.support.gateways import OK, Answer, Engine, Front, says
 from tests.support.raw_engine import connected, read_head
 
 Make = Callable[[Answer], Engine]
@@ -162,6 +162,15 @@ def test_a_request_that_fails_counts_no_longer(front: Front, make_engine: Make, 
         client.sendall(REQUEST)
         read_head(client)
         until(front, active=0, total=1)
+
+
+def test_a_request_for_an_adapter_that_the_engine_lost_counts_no_longer(front: Front, make_engine: Make) -> None:
+    engine = make_engine(says("404 Not Found", b"{}"))
+    adapters = {"sql": AdapterRoute(frozenset({engine.target}), "sql")}
+    model = Model(CHAT, adapters=("sql",))
+    front.serve_routes(Route(model, (engine.target,), prefix_hash=False, holding=Holding(), adapters=adapters))
+    assert error_of(front.ask({"model": "chat:sql"})) == (503, "adapter_not_loaded", True)
+    until(front, active=0, total=1)
 
 
 def test_questions_about_the_models_wake_nothing(front: Front) -> None:
