@@ -190,6 +190,13 @@ class EngineRuns:
             problem = Problem(reason=error.reason, message=error.message, terminal=failures >= STALLED_AFTER)
             self._runs[key] = EngineRun(fingerprint, now, problem=problem, failures=failures, retry_at=retry_at)
 
+    def clear_failure(self, key: ServiceKey, fingerprint: str) -> None:
+        """Drop the failure of the last run for this fingerprint: what it was to apply exists."""
+        with self._lock:
+            run = self._runs.get(key)
+            if run is not None and problem_of_run(run, fingerprint) is not None:
+                self._runs[key] = EngineRun(fingerprint, run.at)
+
     def record_removal(self, key: ServiceKey, error: EngineFailed | None) -> float:
         """Record the outcome of a removal, and return the seconds until its retry; 0 when it succeeded.
 

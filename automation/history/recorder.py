@@ -1,7 +1,8 @@
 """Writes a revision for each version of a service that the engine has applied. Called by the controller with outcomes.
 
-A thread writes the revisions, so that no pass waits. A revision that cannot be written is tried again at the service's
-next outcome. A new service and each change cost one request; the first change after a restart costs a list as well.
+A thread writes the revisions, so that no pass waits. A revision that cannot be written is tried again by the next pass
+that finds its version applied. A new service and each change cost one request; the first change after a restart costs a
+list as well.
 
 A loop that is killed may have applied a version without a revision. The next loop reads which services have revisions,
 and the time of the edit that the newest one records. It records the versions that a pass finds applied without one. So
@@ -25,7 +26,7 @@ from automation.engine.outcomes import describe_changes
 from automation.engine.port import ServiceOutcome
 from automation.history import revision
 from automation.history.revision import Outcome
-from automation.history.upgrade import prune, renew
+from automation.history.upgrade import UNSETTLED, prune, renew
 from automation.workqueue.precedence import Precedence
 from components.rendered import fingerprint_of
 from kubeapi import kinds
@@ -108,7 +109,8 @@ class RevisionRecorder:
         """Whether the revisions that earlier loops wrote were read."""
         self._changed_at: dict[str, str] = {}
         """The custom resources with a revision, also with one that waits to be written, by uid. For those of earlier
-        loops, the value is the time of the edit that the newest revision records, until a pass has compared it."""
+        loops, the value is the time of the edit that the newest revision records, until a pass has compared it. It is
+        `UNSETTLED` after a failed run or write."""
         self._unsure: dict[ServiceKey, tuple[Json, tuple[Json, ...]]] = {}
         """Applied services, with their models, that were found before the revisions were read."""
         self._urgent = 0
@@ -137,11 +139,12 @@ class RevisionRecorder:
         changes = describe_changes(outcome.changes)
         if self._kept and (changes or outcome.error is not None):
             result = Outcome(changes, outcome.error.message if outcome.error is not None else "", duration)
-            is_new = self._note(cr)
+            # A run can fail after its writes. A pass that finds them applied corrects the revision.
+            is_new = self._note(cr, settled=not result.error or revision.made_pods(result.error))
             self._put(key, cr, models, result, is_new=is_new, can_wait=is_new and outcome.error is None)
 
     def record_applied(self, key: ServiceKey, cr: Json, models: Callable[[], Iterable[Json]]) -> None:
-        """Record the version of a service whose objects exist, if an earlier loop did not. Returns at once."""
+        """Record the version of a service whose objects exist, if no revision says that. Returns at once."""
         if not self._kept or self._changed_at.get(cr["metadata"]["uid"]) == "":
             return
         with self._lock:
@@ -160,15 +163,15 @@ class RevisionRecorder:
         Returns at once. Does nothing for a version that is recorded already.
         """
         if self._kept:
-            is_new = self._note(cr)
+            is_new = self._note(cr, settled=True)
             self._put(key_of(cr), cr, (), Outcome(changes, error, timedelta(0)), is_new=is_new, can_wait=False)
 
-    def _note(self, cr: Json) -> bool:
+    def _note(self, cr: Json, *, settled: bool) -> bool:
         """Note that this loop records the custom resource; returns whether it surely has no revision yet."""
         uid = cr["metadata"]["uid"]
         with self._lock:
             is_new = self._has_listed and uid not in self._changed_at
-            self._changed_at[uid] = ""
+            self._changed_at[uid] = "" if settled else UNSETTLED
         return is_new
 
     def _put(
@@ -214,14 +217,20 @@ class RevisionRecorder:
             try:
                 self._write(entry)
             except KubeError as error:
-                self._last.pop(entry.key, None)
+                self._write_again(entry)
                 log.warning("Could not record a revision", service=str(entry.key), error=str(error))
             except Exception:
-                self._last.pop(entry.key, None)
+                self._write_again(entry)
                 log.exception("Could not record a revision because of a defect of Herdsman", service=str(entry.key))
             finally:
                 with self._lock:
                     self._urgent -= not entry.can_wait
+
+    def _write_again(self, entry: _Entry) -> None:
+        """Let the next pass that finds the version applied record it."""
+        self._last.pop(entry.key, None)
+        with self._lock:
+            self._changed_at[entry.cr["metadata"]["uid"]] = UNSETTLED
 
     def _renew(self, asked: _Renewal) -> None:
         try:

@@ -88,11 +88,16 @@ class Revision:
     @property
     def made_pods(self) -> bool:
         """Whether its pods were created: it was applied, at least without accessories that the API server refused."""
-        return self.is_applied or self.result.startswith(APPLIED_WITHOUT)
+        return made_pods(self.result)
 
     @property
     def digest(self) -> str:
         return fingerprint_of(self.data)
+
+
+def made_pods(result: str) -> bool:
+    """Return whether a version with this result was applied, at least without accessories that were refused."""
+    return result == APPLIED or result.startswith(APPLIED_WITHOUT)
 
 
 def data_of(cr: Json, models: Iterable[Json]) -> Json:

@@ -30,6 +30,8 @@ from program.dialects.registry import DIALECTS, REFERRERS
 
 log = structlog.get_logger(__name__)
 
+UNSETTLED = "unsettled"
+"""In place of a time: the version may be applied although no revision says so."""
 METADATA_PAGE_SIZE = 500
 PAGE_SIZE = 100
 _TRIES = 5
@@ -45,7 +47,7 @@ class Pruned:
     """The number of deleted revisions."""
     changed_at: Mapping[str, str]
     """The time of the edit that the newest revision records, by the uid of its custom resource. It is empty for a
-    revision that names none."""
+    revision that names none, and `UNSETTLED` for one whose run failed."""
 
 
 def prune(client: KubeClient, *, kept: int, namespaces: tuple[str, ...], has: Callable[[str], bool]) -> Pruned:
@@ -62,9 +64,10 @@ def prune(client: KubeClient, *, kept: int, namespaces: tuple[str, ...], has: Ca
                 owner = next((o["uid"] for o in metadata.get("ownerReferences") or () if o.get("controller")), "")
                 # A LeaderWorkerSet copies the labels of a service to its revisions.
                 annotations = metadata.get("annotations") or {}
-                recorded = revision.ANNOTATION_RESULT in annotations
-                if number and owner and recorded and has(metadata["namespace"]):
+                result = annotations.get(revision.ANNOTATION_RESULT)
+                if number and owner and result is not None and has(metadata["namespace"]):
                     time = annotations.get(revision.ANNOTATION_CHANGED_AT, "")
+                    time = time if revision.made_pods(result) else UNSETTLED
                     by_owner[(metadata["namespace"], owner)].append((int(number[1]), metadata["name"], time))
             for (at, owner), found in by_owner.items():
                 found.sort(reverse=True)

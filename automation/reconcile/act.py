@@ -21,6 +21,7 @@ from automation.reconcile.act_on_pods import PodActor
 from automation.reconcile.actions import (
     Action,
     ApplyObjects,
+    ClearFailure,
     ClearPending,
     DeleteObjects,
     EnsureCertificate,
@@ -115,6 +116,8 @@ class Actor:
                 return replace(acted, outdated=acted.outdated or action.admitted != (denial is None))
             case ClearPending():
                 self.approval.modes.settled(key, action.mode)
+            case ClearFailure():
+                self.batcher.runs.clear_failure(key, action.fingerprint)
             case RecordEvent():
                 self.recorder.record(cr, type=action.type, reason=action.reason, message=action.message)
             case RequeueAfter():

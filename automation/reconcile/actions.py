@@ -134,6 +134,13 @@ class ClearPending:
 
 
 @dataclass(frozen=True)
+class ClearFailure:
+    """Drop the failure of the last engine run, because the service is as rendered: the run failed after its writes."""
+
+    fingerprint: str
+
+
+@dataclass(frozen=True)
 class RecordEvent:
     """Record an Event about the custom resource."""
 
@@ -163,6 +170,7 @@ Action = (
     | ReserveHosts
     | ReserveQuota
     | ClearPending
+    | ClearFailure
     | RecordEvent
     | RequeueAfter
 )

@@ -9,11 +9,12 @@ from typing import Literal
 from automation.admission.quota import QuotaClaim
 from automation.approval.modes import Mode
 from automation.drift.drift_watch import Considered
-from automation.engine.runs import EngineRun, hold_off_s, refused_by
+from automation.engine.runs import EngineRun, hold_off_s, problem_of_run, refused_by
 from automation.engine.submissions import Asked
 from automation.reconcile.actions import (
     Action,
     ApplyObjects,
+    ClearFailure,
     ClearPending,
     DeleteObjects,
     EnsureCertificate,
@@ -95,7 +96,9 @@ def decide_change(case: Case) -> Decision:
     if case.drift is None:
         return Decision(question="drift")
     if case.drift.plan.action == "none":
-        return Decision((ClearPending(case.mode),), complete=True)
+        failed = problem_of_run(case.run, rendered.fingerprint) is not None
+        over = (ClearFailure(rendered.fingerprint),) if failed else ()
+        return Decision((ClearPending(case.mode), *over), complete=True)
     held_s = hold_off_s(
         case.run,
         rendered.fingerprint,

@@ -13,10 +13,11 @@ import pytest
 
 from automation.engine.port import Change, EngineFailed, ServiceOutcome
 from automation.history.recorder import FOUND, RevisionRecorder
-from automation.history.revision import ANNOTATION_CHANGES
+from automation.history.revision import ANNOTATION_CHANGES, ANNOTATION_RESULT
 from automation.history.upgrade import prune
 from kubeapi import kinds
 from kubeapi.client import KubeClient
+from kubeapi.errors import ServerError
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from tests.support.controlplane import eventually
@@ -182,6 +183,51 @@ def test_a_later_version_that_a_killed_loop_did_not_record_is_recorded_by_the_ne
     after.stop(60)
     created = {name: f"Created Deployment {name.partition('-')[0]}" for name in ("kept-v1", "lost-v1")}
     assert changes(client, namespace) == {**created, "lost-v2": FOUND}
+
+
+def test_a_revision_that_could_not_be_written_is_written_by_the_next_pass(client: KubeClient, namespace: str) -> None:
+    cr, refused = service(client, namespace), []
+
+    class Refusing(KubeClient):
+        def create(self, *args: Any, **more: Any) -> Any:
+            if not refused:
+                refused.append(1)
+                raise ServerError(503, "ServiceUnavailable", "not now")
+            return super().create(*args, **more)
+
+    recorder = RevisionRecorder(Refusing(client._access))
+    recorder.record(key_of(cr), cr, (), applied(key_of(cr)), duration=timedelta(seconds=1))
+    eventually(lambda: refused, what="the refusal")
+    recorder.renew(namespaces=(namespace,))
+
+    def found_again() -> bool:
+        recorder.record_applied(key_of(cr), cr, tuple)
+        return names(client, namespace) == ["svc-v1"]
+
+    eventually(found_again, what="the revision")
+    recorder.stop(60)
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_version_whose_run_failed_after_its_writes_is_recorded_as_applied(
+    client: KubeClient, namespace: str, restarted: bool
+) -> None:
+    cr = service(client, namespace)
+    recorder = RevisionRecorder(client)
+    recorder.renew(namespaces=(namespace,))
+    recorder.record(key_of(cr), cr, (), failed(key_of(cr)), duration=timedelta(seconds=1))
+    eventually(lambda: names(client, namespace) == ["svc-v1"], what="the revision of the failed run")
+    if restarted:
+        recorder.stop(60)
+        recorder = RevisionRecorder(client)
+        recorder.renew(namespaces=(namespace,))
+    recorder.record_applied(key_of(cr), cr, tuple)
+    recorder.record_applied(key_of(cr), cr, tuple)
+    if restarted:
+        eventually(lambda: recorder._has_listed, what="the revisions to be read")
+    recorder.stop(60)
+    [found] = client.list(kinds.CONTROLLER_REVISIONS, namespace)["items"]
+    assert found["metadata"]["annotations"][ANNOTATION_RESULT] == "Applied"
 
 
 def test_first_versions_wait_for_a_bulk_and_later_ones_do_not(client: KubeClient, namespace: str) -> None:

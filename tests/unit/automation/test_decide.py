@@ -17,6 +17,7 @@ from automation.hosts.placement import PlacementRequest
 from automation.hosts.registry import HostProposal
 from automation.reconcile.actions import (
     ApplyObjects,
+    ClearFailure,
     ClearPending,
     DeleteObjects,
     EnsureCertificate,
@@ -128,6 +129,16 @@ REPAIR = (ObjectDrift("Service", "chat", deleted=True),)
             case(*AS_RENDERED, drift=considered(Plan("none", "as rendered"))),
             Decision((ClearPending("Apply"),), complete=True),
             id="all is as rendered: a pending change is forgotten",
+        ),
+        pytest.param(
+            case(*AS_RENDERED, drift=considered(Plan("none", "as rendered")), run=run(problem=PROBLEM)),
+            Decision((ClearPending("Apply"), ClearFailure(SERVICE.fingerprint)), complete=True),
+            id="all is as rendered: the last run failed after its writes",
+        ),
+        pytest.param(
+            case(*AS_RENDERED, drift=considered(repair=REPAIR), held=False, run=run(problem=PROBLEM)),
+            Decision((ApplyObjects(considered(repair=REPAIR), ("v1",), "Apply"),), complete=True),
+            id="the failure of a repair stays until the repair succeeds",
         ),
         pytest.param(
             case(drift=considered()), Decision(question="approval"), id="a change asks whether it waits for approval"

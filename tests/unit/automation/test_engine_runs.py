@@ -53,6 +53,20 @@ def test_a_service_is_quiet_while_the_engine_works_on_just_what_is_asked() -> No
     assert runs.state(KEY).quiet_for_s(now=later(2)) <= 0
 
 
+def test_the_failure_of_a_run_is_over_when_its_objects_exist() -> None:
+    runs = EngineRuns(Requests().get)
+    failed(runs, NOW)
+    runs.clear_failure(KEY, "f2")
+    assert problem_of_run(runs.state(KEY).last_run, "f1") is not None, "another version exists"
+    runs.clear_failure(KEY, "f1")
+    last = runs.state(KEY).last_run
+    assert problem_of_run(last, "f1") is None
+    assert hold_off_s(last, "f1", now=later(CACHE_LAG_S)) == 0.0, "no back-off is left"
+    failed(runs, later(9))
+    state = runs.state(KEY).last_run
+    assert state is not None and state.failures == 1, "the next failure is the first in a row"
+
+
 def test_a_removal_is_no_reason_to_be_quiet() -> None:
     runs = EngineRuns({KEY: Submission(1, KEY, Removal.REMOVE, NOW)}.get)
     assert runs.state(KEY).quiet_for_s(now=NOW) <= 0 and not runs.state(KEY).pending_fingerprint
