@@ -97,7 +97,7 @@ class RequestScaler:
             rules = rules.model_copy(update={"idle_timeout_s": None})
         ready = _has_ready_replica(desired, observed)
         with self._lock:
-            before = self._choices.get(key) or _first(cr, desired, observed, rules)
+            before = self._choices.get(key) or _first(cr, desired, observed, rules, now=self._clock())
             self._choices[key], self._rules[key] = before, rules
         live = _live_replicas(desired, observed)
         may_follow = rules.target is not None and desired.host_placement is None and self._has_metrics_api()
@@ -161,12 +161,14 @@ class RequestScaler:
             self._requeue(key, 0.0)
 
 
-def _first(cr: Json, desired: DesiredService, observed: Observed, rules: RequestScaling) -> Choice:
+def _first(cr: Json, desired: DesiredService, observed: Observed, rules: RequestScaling, *, now: float) -> Choice:
     """Return the choice of an earlier loop, as the cluster shows it."""
     if is_asleep(cr):
         return Choice(replicas=0, started=True)
     live = _live_replicas(desired, observed)
-    return Choice(replicas=min(max(live or rules.min_replicas, rules.min_replicas), rules.max_replicas))
+    replicas = min(max(live or rules.min_replicas, rules.min_replicas), rules.max_replicas)
+    # The earlier loop wanted the replicas that run until now, so fewer must be enough for the whole window.
+    return Choice(replicas=replicas, wanted=((now, replicas),) if live else ())
 
 
 def _live_replicas(desired: DesiredService, observed: Observed) -> int | None:

@@ -91,6 +91,14 @@ def test_a_new_loop_goes_on_where_the_earlier_one_ended(world: World) -> None:
     assert World().scaled(observed(9, ready=9)) == Scaled(4), "the bounds were edited meanwhile"
 
 
+def test_a_new_loop_stops_no_replica_before_fewer_were_enough_for_the_window(world: World) -> None:
+    world.report(1, 0, 1)
+    assert world.scaled(observed(4, ready=4)) == Scaled(4)
+    world.now += RULES.down_window_s + 1
+    world.report(1, 0, 1)
+    assert world.scaled(observed(4, ready=4)) == Scaled(1)
+
+
 def test_a_new_loop_keeps_the_processes_on_hosts(world: World) -> None:
     processes: dict[int, Json] = {n: {"status": {"ready": True}} for n in range(3)}
     seen = Observed(live=(), claim_exists=False, deployment=None, pods=(), host_processes=processes)
