@@ -46,6 +46,11 @@ def gpus(container: Json) -> Decimal:
     return sum((requested(container, name) for name in named), Decimal(0))
 
 
+def memory(container: Json) -> Decimal:
+    """Return the memory that a container requests, in bytes."""
+    return requested(container, "memory")
+
+
 def of_pod(pod: Json, of: Amount) -> Decimal:
     """Return the amount of a pod: its containers and sidecars together, or an init container if that needs more.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import NamedTuple
 
 from components import demand
@@ -98,14 +97,10 @@ def _described(desired: DesiredService, workloads: Workloads) -> QuotaClaim:
     if desired.suspended:
         return NOTHING
     counted = [(pods, demand.most_replicas(pods)) for pods in workloads.pods]
-
-    def memory(container: Json) -> Decimal:
-        return demand.requested(container, "memory")
-
     return QuotaClaim(
         gpus=int(sum(demand.of_replica(pods, demand.gpus) * count for pods, count in counted)),
         gpu_memory_bytes=(desired.gpu_memory_bytes or 0) * counted[0][1],
-        memory_bytes=int(sum(demand.of_replica(pods, memory) * count for pods, count in counted)),
+        memory_bytes=int(sum(demand.of_replica(pods, demand.memory) * count for pods, count in counted)),
     )
 
 

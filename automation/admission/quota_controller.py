@@ -32,6 +32,7 @@ WRITE_EVERY_S = 1.0
 OTHERS_EVERY_S = 2.0
 """The interval at which the services of other shards are counted."""
 RETRY_S = 10.0
+WORKLOAD_KINDS = frozenset({kinds.DEPLOYMENTS.kind, kinds.LEADER_WORKER_SETS.kind})
 
 
 class QuotaController:
@@ -168,11 +169,11 @@ def quota_status(quota: Quota, usage: QuotaUsage, current: Json, *, generation: 
 
 
 def running_claims(cluster: ClusterCache) -> dict[ServiceKey, QuotaClaim]:
-    """Return the claim of each service that was admitted before the loop started, by its Deployment.
+    """Return the claim of each service that was admitted before the loop started, by the objects that run its pods.
 
     A Deployment does not hold the GPU memory of a pod, so that of the service's spec counts (`QuotaLedger.hold`).
     """
-    found = {}
+    found = _claims_of_workloads(cluster)
     for deployment in cluster.llmkube.listed(kinds.DEPLOYMENTS):
         metadata = deployment["metadata"]
         name = str(metadata["labels"].get(naming.LABEL_SERVICE, ""))
@@ -187,7 +188,9 @@ def running_claim(cluster: ClusterCache, cr: Json, deployment: Json) -> QuotaCla
     metadata, spec = cr["metadata"], deployment["spec"]
     made = cluster.llmkube.index.objects(metadata["namespace"], metadata["name"]).values()
     maxima = [o.get("max_replicas") or 0 for o in made]
-    replicas = max(spec["replicas"], *maxima) if maxima else spec["replicas"]
+    # A service that sleeps keeps its claim.
+    live = spec["replicas"] or _whole(deployment["metadata"]["annotations"].get(naming.ANNOTATION_ASLEEP))
+    replicas = max(live, *maxima) if maxima else live
     requests = spec["requests"]
     gpus = sum(_whole(amount) for resource, amount in requests.items() if "/" in resource)
     resources = (cr.get("spec") or {}).get("resources") or {}
@@ -198,6 +201,30 @@ def running_claim(cluster: ClusterCache, cr: Json, deployment: Json) -> QuotaCla
         priority=cluster.priority_of(cr) or 0,
         created=str(metadata.get("creationTimestamp", "")),
     )
+
+
+def _claims_of_workloads(cluster: ClusterCache) -> dict[ServiceKey, QuotaClaim]:
+    """Return the claims of the services of other dialects than LLMKube's, by their Deployments and LeaderWorkerSets."""
+    found = {}
+    for dialect, cache in cluster.caches.items():
+        for cr in cache.listed(cache.kind) if dialect != LLMKUBE else ():
+            metadata = cr["metadata"]
+            objects = cache.index.objects(metadata["namespace"], metadata["name"])
+            maxima = {obj["target"]: obj["max_replicas"] or 0 for obj in objects.values() if "max_replicas" in obj}
+            gpus = memory_bytes = 0
+            for (kind, name), obj in objects.items():
+                if kind in WORKLOAD_KINDS and obj["metadata"]["owner"] == metadata["uid"]:
+                    replicas = max(obj["spec"]["replicas"], maxima.get(name, 0))
+                    gpus += obj["spec"]["gpus"] * replicas
+                    memory_bytes += obj["spec"]["memory_bytes"] * replicas
+            if gpus or memory_bytes:
+                found[ServiceKey(dialect, metadata["namespace"], metadata["name"])] = QuotaClaim(
+                    gpus=gpus,
+                    memory_bytes=memory_bytes,
+                    priority=cluster.priority_of(cr) or 0,
+                    created=str(metadata.get("creationTimestamp", "")),
+                )
+    return found
 
 
 def _whole(amount: object) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from automation.drift.field_drift import owned_text
 from automation.history.revision import edit_of
 from automation.serving.engine_start import engine_of
-from components import naming
+from components import demand, naming
 from components.rendered import fingerprint_of
 from kubeapi.json_types import Json
 from program.desired.keys import LABEL_DIALECT, LABEL_LLMAZ_SERVICE, LABEL_PLAYGROUND
@@ -147,7 +147,10 @@ def deployment(obj: Json) -> Json:
 
 
 def workload(obj: Json) -> Json:
-    """Reduce a Deployment or LeaderWorkerSet of KServe or llmaz as `deployment` does, with its kind and conditions."""
+    """Reduce a Deployment or LeaderWorkerSet of KServe or llmaz as `deployment` does, with its kind and conditions.
+
+    `gpus` and `memory_bytes` of the spec are the requests of one replica: of one pod, or of a whole group.
+    """
     status = obj.get("status") or {}
     conditions = {
         kind: {key: str(each.get(key, ""))[:MESSAGE_LENGTH] for key in ("status", "reason", "message")}
@@ -156,12 +159,27 @@ def workload(obj: Json) -> Json:
     }
     selector = ((obj.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
     chosen = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+    reduced, pods = deployment(obj), _pods_of_replica(obj.get("spec") or {})
+    reduced["spec"] |= {
+        "gpus": int(sum(demand.of_pod(pod, demand.gpus) * count for pod, count in pods)),
+        "memory_bytes": int(sum(demand.of_pod(pod, demand.memory) * count for pod, count in pods)),
+    }
     return {
-        **deployment(obj),
+        **reduced,
         "kind": intern(obj.get("kind", "")),
         "conditions": conditions,
         "selector": status.get("hpaPodSelector") or chosen,
     }
+
+
+def _pods_of_replica(spec: Json) -> list[tuple[Json, int]]:
+    """Return the pod specs of one replica, each with the number of such pods."""
+    group = spec.get("leaderWorkerTemplate")
+    if group is None:
+        return [((spec.get("template") or {}).get("spec") or {}, 1)]
+    worker = (group.get("workerTemplate") or {}).get("spec") or {}
+    leader = (group.get("leaderTemplate") or {}).get("spec") or worker
+    return [(leader, 1), (worker, int(group.get("size") or 1) - 1)]
 
 
 def _scaler(obj: Json) -> str:
@@ -199,6 +217,7 @@ def autoscaler(obj: Json) -> Json:
         "metadata": kept,
         "kind": intern(obj.get("kind", "HorizontalPodAutoscaler")),
         "spec": digest,
+        "target": intern((spec.get("scaleTargetRef") or {}).get("name", "")),
         "max_replicas": spec.get("maxReplicas") or spec.get("maxReplicaCount"),
         "problem": text[:MESSAGE_LENGTH],
     }
