@@ -73,6 +73,7 @@ class Controller:
         if not services.is_ours(cr):
             self.release.release_service(key, cr)
             return
+        self.remover.drop_earlier(key, cr)
         self.release.note_owned(key)
         cr = self.statuses[key.dialect].latest(cr)
         asked, engine = services.asked(key, cr), self.batcher.runs.state(key, is_new=not cr.get("status"))

@@ -38,9 +38,19 @@ class Remover:
         self._batcher = batcher
         self._services = services
         self._drop_service = drop_service
+        self._uids: dict[ServiceKey, str] = {}
+        """The uid of each custom resource at its last pass."""
+
+    def drop_earlier(self, key: ServiceKey, cr: Json) -> None:
+        """Drop the records of an earlier custom resource of the same name that was deleted between two passes."""
+        uid = cr["metadata"]["uid"]
+        if self._uids.get(key, uid) != uid:
+            self._drop_service(key)
+        self._uids[key] = uid
 
     def end(self, key: ServiceKey, cr: Json | None) -> None:
         """Carry out the deletion of a custom resource: delete its objects, leave them, or release them."""
+        self._uids.pop(key, None)
         cascade = cascade_of(cr) if cr is not None else Cascade.BACKGROUND
         if cascade is Cascade.BACKGROUND:
             self._remove(key)

@@ -329,13 +329,16 @@ class SleepController:
                 life.port = None
 
     def _end_sleep(self, name: str, key: ServiceKey, *, marked: bool) -> None:
-        """End the sleep of a service that was stopped or suspended, or whose spec disabled sleep."""
-        with self._lock:
-            life = self._lives.pop(name, None)
-            left = (key.namespace, slice_name(key.name)) in self._left
-            self._left.discard((key.namespace, slice_name(key.name)))
-        if left or marked or (life is not None and life.leading):
+        """End the sleep of a service that was stopped or suspended, or whose spec disabled sleep. Raises ApiError.
+
+        The records are dropped last, so that the next pass does the rest after an error.
+        """
+        life, left = self._lives.get(name), (key.namespace, slice_name(key.name))
+        if left in self._left or marked or (life is not None and life.leading):
             self._delete_slice(key)
+        with self._lock:
+            self._lives.pop(name, None)
+            self._left.discard(left)
         if life is not None and life.port is not None:
             self.proxy.close(name)
 

@@ -19,6 +19,7 @@ from automation.serving import sleep as sleep_module
 from automation.serving.sleep import SleepController
 from automation.serving.wake import admitted_namespaces, slice_name
 from components import naming
+from kubeapi.errors import ServerError
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
 from program.desired.service import DesiredService, NetworkAccess, Sleep
@@ -48,6 +49,7 @@ class World:
         self.decoded = 5
         self.replicas: int | None = 1
         self.marked: str | None = None
+        self.refused_deletions = 0
         self.pods: tuple[Json, ...] = ()
         self.status: Json = {}
         self.pods_of_friends: list[Json] = []
@@ -127,6 +129,9 @@ class World:
             if method == "PATCH":
                 self.slices[name] = body
                 return Say(body=body)
+            if method == "DELETE" and self.refused_deletions:
+                self.refused_deletions -= 1
+                return api_status(503, "ServiceUnavailable")
             if method == "DELETE":
                 return Say(body={}) if self.slices.pop(name, None) else api_status(404, "NotFound")
             return Say(body={"items": list(self.slices.values()), "metadata": {}})
@@ -235,6 +240,18 @@ def test_a_service_that_sleeps_no_more_is_left_to_itself(world: World, fields: J
         assert world.look(world.desired.model_copy(update=fields)) == ""
         assert read_response(client)[0].startswith(b"HTTP/1.1 503 ")
     assert world.slices == {} and world.sleep.proxy.states() == []
+
+
+def test_a_sleep_that_could_not_be_ended_is_ended_by_the_next_pass(world: World) -> None:
+    world.go_to_sleep()
+    awake = world.desired.model_copy(update={"sleep": None})
+    world.refused_deletions = 1
+    with pytest.raises(ServerError):
+        world.look(awake)
+    assert world.look(awake) == ""
+    assert world.slices == {} and world.sleep.proxy.states() == []
+    world.go_to_sleep()
+    assert world.slices, "it can sleep again"
 
 
 def test_a_failed_start_is_told_to_who_waits_and_not_for_ever(world: World) -> None:
