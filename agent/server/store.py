@@ -42,6 +42,8 @@ class RunningRecord(Wire):
     proved: bool = False
     plan: ProcessPlan | None = None
     """The plan of the running process, if it differs from the desired one."""
+    reserved_bytes: int | None = None
+    """For a model in a shared daemon: the memory with which it was admitted, which cannot be measured later."""
 
 
 class ProcessRecord(Wire):

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import structlog
@@ -20,7 +20,7 @@ import structlog
 from components import naming
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import KubeError
+from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
 from program.desired.facts import TransferFacts
 
@@ -36,6 +36,8 @@ RATE_WINDOW_S = 30.0
 TAIL_LINES = 5
 TAIL_BYTES = 2048
 _READ_TIMEOUT_S = 5.0
+READ_AGAIN_FOR = timedelta(minutes=10)
+"""How long the end of a log that could not be read is tried again, in each round. A node may be gone for good."""
 
 _PROGRESS = re.compile(r"^progress ([0-9]{1,18}) ([0-9]{1,18}) (.*)$", re.MULTILINE)
 _FETCHED = re.compile(r"^Fetched ", re.MULTILINE)
@@ -74,6 +76,15 @@ class _Download:
     facts: TransferFacts | None = None
 
 
+class _Ended(NamedTuple):
+    """A downloader that has ended, whose log must be read once more."""
+
+    key: Key
+    pod: str
+    tried: datetime | None = None
+    """When its log was first read, without success."""
+
+
 class TransferWatch:
     """Keeps the progress of each download. Thread-safe; `close` ends its thread."""
 
@@ -94,7 +105,7 @@ class TransferWatch:
         self._lock = threading.Lock()
         self._downloads: dict[Key, _Download] = {}
         self._fetched: dict[Key, datetime] = {}
-        self._ended: list[tuple[Key, str]] = []
+        self._ended: list[_Ended] = []
         self._busy = threading.Event()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -139,7 +150,7 @@ class TransferWatch:
             elif download is None or download.pods.pop(pod, None) is None:
                 return
             else:
-                self._ended.append((key, pod))
+                self._ended.append(_Ended(key, pod))
             self._start()
         self._busy.set()
 
@@ -173,8 +184,8 @@ class TransferWatch:
         with self._lock:
             ended, self._ended = self._ended, []
             active = sorted(self._downloads)
-        for key, pod in ended:
-            self._finish(key, pod)
+        for each in ended:
+            self._finish(each)
         chosen = [active[(turn + n) % len(active)] for n in range(min(MOST_READS, len(active)))]
         for key in chosen:
             self._read(key)
@@ -189,7 +200,10 @@ class TransferWatch:
             pods = list(download.pods.items())
             last = download.facts.where if download.facts is not None else ""
         for pod, where in sorted(pods, key=lambda entry: entry[1] != last)[:2]:
-            found = progress_of(self._log(key.namespace, pod))
+            try:
+                found = progress_of(self._log(key.namespace, pod))
+            except KubeError:
+                continue  # the pod is gone, has not started, or its node cannot be reached
             if found is not None:
                 self._note(key, found, pod=pod, where=where)
                 return
@@ -219,26 +233,37 @@ class TransferWatch:
         if news:
             self._changed(key.namespace, key.model)
 
-    def _finish(self, key: Key, pod: str) -> None:
-        """Read the log of a finished downloader once more, and drop the download with its last pod."""
-        text = self._log(key.namespace, pod)
+    def _finish(self, ended: _Ended) -> None:
+        """Read the log of a finished downloader once more, and drop the download with its last pod.
+
+        If the log cannot be read now, the next round reads it again.
+        """
+        key, now = ended.key, self._now()
+        first = ended.tried or now
+        fetched, again = False, False
+        try:
+            fetched = _FETCHED.search(self._log(key.namespace, ended.pod)) is not None
+        except NotFound:
+            pass  # the log is gone with the pod
+        except KubeError:
+            again = now - first < READ_AGAIN_FOR
         with self._lock:
             download = self._downloads.get(key)
             over = download is not None and not download.pods
             if over:
                 del self._downloads[key]
-            if _FETCHED.search(text):
-                self._fetched[key] = self._now()
-        if over:
+            if fetched:
+                # Not the time of a later read: the source may have changed again in between.
+                self._fetched[key] = max(first, self._fetched.get(key, first))
+            if again:
+                self._ended.append(ended._replace(tried=first))
+        if over or fetched:
             self._changed(key.namespace, key.model)
 
     def _log(self, namespace: str, pod: str) -> str:
+        """Read the end of a downloader's log. Raises KubeError."""
         query = {"container": CONTAINER, "tailLines": str(TAIL_LINES), "limitBytes": str(TAIL_BYTES)}
-        try:
-            return self._client.text(kinds.PODS.path(namespace, pod, "log"), query=query, timeout_s=_READ_TIMEOUT_S)
-        except KubeError:
-            # The pod is gone, has not started, or its node cannot be reached. The next round reads again.
-            return ""
+        return self._client.text(kinds.PODS.path(namespace, pod, "log"), query=query, timeout_s=_READ_TIMEOUT_S)
 
 
 def _rate(samples: list[tuple[float, int]]) -> float | None:

@@ -13,8 +13,9 @@ from typing import Protocol
 
 from agent.client.http import HttpHost, token_from
 from agent.client.port import HostError, HostRefused, HostUnreachable, ProcessNotFound
+from agent.client.ssh.layout import Layout
 from agent.contract import LogPiece
-from agent.server.daemons.plans import PREFIX
+from agent.server.daemons.plans import PREFIX, daemon_of
 from agent.server.processes import process_log
 from agent.server.store import ProcessRecord, Store
 from kubeapi.json_types import Json
@@ -95,15 +96,19 @@ def local_log(store: Path, *, service: str, namespace: str | None, replica: int)
     if len(found) > 1:
         namespaces = ", ".join(sorted(key.partition("/")[0] for key in found))
         raise NoLog(f"`{service}` is in several namespaces: {namespaces}", "name the namespace with -n")
-    return FileLog(Store(store).log_file(_written_by(found[0], records))) if found else None
+    return FileLog(Store(store).log_file(_written_by(found[0], records, store))) if found else None
 
 
-def _written_by(key: str, records: Mapping[str, ProcessRecord]) -> str:
+def _written_by(key: str, records: Mapping[str, ProcessRecord], store: Path) -> str:
     """Return the process that writes the output: for a model in a shared daemon, the daemon."""
-    plan = records[key].plan
+    plan, running = records[key].plan, records[key].running
     if plan.daemon_model is None:
         return key
-    return next((each for each in sorted(records) if each.startswith(f"{PREFIX}{plan.runtime}")), key)
+    for each, record in records.items():
+        # The agent's OLLAMA_HOST, which the key may depend on, can differ from that of this command.
+        if running is not None and record.port == running.port and each.startswith(PREFIX):
+            return each
+    return daemon_of(plan, store=store, address="", environment=os.environ).key
 
 
 def agent_log(
@@ -139,10 +144,10 @@ def log_on_host(process: Json, host: Json | None, *, token_file: Path | None) ->
     if host is None:
         raise NoLog(f"the service runs on host `{name}`, but the cluster has no Host `{name}`", here)
     if (host.get("spec") or {}).get("transport") == "ssh":
-        path = f"logs/{metadata['namespace']}_{metadata['name']}.log"
+        path = Layout("…").log(f"{metadata['namespace']}/{metadata['name']}")
         raise NoLog(
             f"host `{name}` is managed over SSH and has no agent that serves logs",
-            f"its log is {path} in the directory of Herdsman on `{name}`: `ssh {name} tail -f …/{path}`",
+            f"its log is in the directory of Herdsman on `{name}`: `ssh {name} tail -f {path}`",
         )
     status = host.get("status") or {}
     if not status.get("endpoint"):

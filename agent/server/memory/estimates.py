@@ -69,17 +69,24 @@ class Estimator:
             return Need(found.total_bytes)
         return Need(found.host_bytes, found.total_bytes - found.host_bytes)
 
-    def of_running(self, pid: int, plan: ProcessPlan, *, discrete_gpus: bool) -> Need:
-        """Estimate a running process from its arguments. If that fails, its measured memory counts."""
+    def of_running(
+        self, pid: int, plan: ProcessPlan, *, discrete_gpus: bool, reserved_bytes: int | None = None
+    ) -> Need:
+        """Estimate a running process from its arguments. If that fails, its measured memory counts.
+
+        The memory of a model in a shared daemon cannot be measured: it counts with `reserved_bytes`, with which it was
+        admitted.
+        """
         if plan.memory_bytes is not None:
             return Need(plan.memory_bytes)
+        if plan.daemon_model is not None:
+            return Need(reserved_bytes or 0)
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             if plan.runtime == "llamacpp":
                 with contextlib.suppress(Unknown):
                     return self.of_llama_server(process.cmdline(), {}, discrete_gpus=discrete_gpus)
-            if plan.daemon_model is None:
-                return Need(process.memory_info().rss)
+            return Need(process.memory_info().rss)
         return Need()
 
     def _parts(self, argv: list[str], serving: Serving, paths: Mapping[str, str]) -> MemoryFacts:

@@ -27,9 +27,9 @@ from agent.server.memory.model_groups import SOURCE as GROUPS
 from agent.server.memory.model_groups import GroupedProcess, ModelGroups
 from agent.server.memory.need import Need, amount, percent, total
 from agent.server.memory.watchdog import Thresholds, Watchdog
-from agent.server.processes.identity import runs
+from agent.server.processes.records import still_runs
 from agent.server.processes.supervisor import Supervisor
-from agent.server.store import ProcessRecord
+from agent.server.store import ProcessRecord, RunningRecord
 from agent.server.telemetry.usage import footprints
 
 PRESSURE = "pressure"
@@ -76,7 +76,7 @@ class HostMemory:
         self.ledger = Ledger()
         self._host_limits: MemoryLimits | None = None
         self._needs: dict[str, Need] = {}
-        self._adopted: dict[str, tuple[int, ProcessPlan]] = {}
+        self._adopted: dict[str, tuple[RunningRecord, ProcessPlan]] = {}
         self.machine = Machine(find_binary, meminfo_file=settings.meminfo, clock=clock)
         self._condition = threading.Condition()
         self._freed = False
@@ -212,8 +212,8 @@ class HostMemory:
         """Count the processes that an earlier agent left running, measure the memory once, and start the thread."""
         for key, record in records.items():
             running = record.running
-            if running is not None and runs(running.pid, running.mark):
-                self._adopted[key] = running.pid, record.plan
+            if running is not None and still_runs(running, running.plan or record.plan):
+                self._adopted[key] = running, running.plan or record.plan
         self._adopt()
         self._check()
         self._thread.start()
@@ -314,8 +314,13 @@ class HostMemory:
 
         Repeated after the first measurement shows where models are in memory.
         """
-        for key, (pid, plan) in list(self._adopted.items()):
-            need = self._estimator.of_running(pid, plan, discrete_gpus=self.machine.discrete_gpus)
+        for key, (running, plan) in list(self._adopted.items()):
+            need = self._estimator.of_running(
+                running.pid,
+                plan,
+                discrete_gpus=self.machine.discrete_gpus,
+                reserved_bytes=running.reserved_bytes,
+            )
             self.ledger.adopt(key, need, plan.priority, now=self._clock())
 
     # --- called by the parts ------------------------------------------------------------------------------------------

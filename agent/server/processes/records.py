@@ -29,10 +29,17 @@ class Found:
 
 
 def record_of(
-    desired: Desired, status: ProcessStatus, *, port: int | None, running_plan: ProcessPlan | None, unwanted: bool
+    desired: Desired,
+    status: ProcessStatus,
+    *,
+    port: int | None,
+    running_plan: ProcessPlan | None,
+    unwanted: bool,
+    reserved_bytes: int | None,
 ) -> ProcessRecord:
     """Return the record of a process."""
     running = status.running
+    in_daemon = (running_plan or desired.plan).daemon_model is not None
     noted = running and RunningRecord(
         pid=running.pid,
         mark=running.mark,
@@ -41,6 +48,7 @@ def record_of(
         started_at=running.started_at,
         proved=running.proved,
         plan=None if running_plan == desired.plan else running_plan,
+        reserved_bytes=reserved_bytes if in_daemon else None,
     )
     return ProcessRecord(
         plan=desired.plan,
@@ -98,14 +106,22 @@ def report_of(
     )
 
 
+def still_runs(noted: RunningRecord, plan: ProcessPlan) -> bool:
+    """Return whether a process in a record, which `plan` started, still runs.
+
+    A model in a daemon that the agent did not start has no identity: it counts as running until a health check fails.
+    """
+    in_foreign_daemon = plan.daemon_model is not None and noted.pid == 0
+    return in_foreign_daemon or identity.runs(noted.pid, noted.mark)
+
+
 def found_processes(
     records: dict[str, ProcessRecord], marked: dict[str, list[tuple[Marker, Handle]]], *, now: float
 ) -> tuple[dict[str, Found], list[Handle]]:
     """Choose one running process for each key, and return the surplus processes of the same keys separately.
 
     The process in the record wins. A process without a record, whose agent ended before it could store one, is
-    identified by its marker. A model in a daemon that the agent did not start has no such identity: it counts as
-    running until a health check fails.
+    identified by its marker.
     """
     chosen: dict[str, Found] = {}
     surplus: list[Handle] = []
@@ -114,8 +130,7 @@ def found_processes(
         if noted is None:
             continue
         plan = noted.plan or record.plan
-        in_daemon = plan.daemon_model is not None
-        if (in_daemon and noted.pid == 0) or identity.runs(noted.pid, noted.mark):
+        if still_runs(noted, plan):
             running = Running(
                 pid=noted.pid,
                 mark=noted.mark,
@@ -125,7 +140,7 @@ def found_processes(
                 started_at=noted.started_at,
                 proved=noted.proved,
             )
-            chosen[key] = Found(None if in_daemon else Handle(noted.pid, noted.mark), running, plan)
+            chosen[key] = Found(None if plan.daemon_model is not None else Handle(noted.pid, noted.mark), running, plan)
     for key, candidates in marked.items():
         for marker, handle in candidates:
             if key not in chosen:

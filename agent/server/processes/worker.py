@@ -436,13 +436,15 @@ class Worker:
         )
 
     def _remove(self) -> bool:
+        # Not under the lock, because the daemons ask the supervisor, whose lock is held while it takes this one. If the
+        # plan has returned, the process uses its daemon again at its next start.
+        self._launcher.remove_process(self.key)
         with self._lock:
             if self._desired is not None and not self._agent_stops:
                 return False
             # All of this happens under the lock, so that a later worker of this key writes only after this worker's
             # last write.
             self._context.ports.release(self.key)
-            self._launcher.remove_process(self.key)
             self._status = replace(self._status, phase=ProcessPhase.STOPPED, reason="", message="")
             self._progress = None
             self._report_change()
@@ -464,7 +466,14 @@ class Worker:
 
     def _write_record(self, desired: Desired, status: ProcessStatus) -> None:
         unwanted = self._desired is None and not self._agent_stops
-        record = record_of(desired, status, port=self._port, running_plan=self._running_plan, unwanted=unwanted)
+        record = record_of(
+            desired,
+            status,
+            port=self._port,
+            running_plan=self._running_plan,
+            unwanted=unwanted,
+            reserved_bytes=self._context.reserved(self.key),
+        )
         try:
             self._context.store.write_record(self.key, record)
         except OSError as error:

@@ -168,6 +168,19 @@ def test_a_killed_agent_leaves_daemon_and_models_to_the_next(host: Supervised) -
     assert gone(before.pid, timeout_s=15)
 
 
+def test_the_record_of_a_loaded_model_names_the_memory_with_which_it_was_admitted(host: Supervised) -> None:
+    install(host, "ollama")
+    host.start(reserved=lambda key: 4000 if key == "prod/tiny" else 99)
+    host.supervisor.put("prod/tiny", ollama_plan("tiny"))
+    host.until("prod/tiny", "Ready")
+    host.crash()
+    running = {key: record.running for key, record in host.store.load().items()}
+    assert {key: each.reserved_bytes for key, each in running.items() if each is not None} == {
+        "prod/tiny": 4000,
+        next(key for key in running if key.startswith("_daemons/")): None,
+    }
+
+
 def test_what_can_go_wrong_is_named(host: Supervised) -> None:
     supervisor = host.start()
     supervisor.put("prod/tiny", ollama_plan("tiny"))

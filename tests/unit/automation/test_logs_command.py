@@ -10,8 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from agent.client.ssh.layout import Layout
 from agent.contract import ProcessPlan
-from agent.server.store import ProcessRecord, Store
+from agent.server.daemons.plans import OLLAMA_HOST, daemon_of
+from agent.server.store import ProcessRecord, RunningRecord, Store
 from automation.cli.main import invoke
 from automation.places.log_sources import TOKEN_FILE_VARIABLE, NoLog, local_log, log_on_host
 from components import naming
@@ -19,8 +21,10 @@ from kubeapi.json_types import Json
 from tests.support.pod_proxy import PodProxy, Say, api_status
 
 
-def record(service: str, **changes: Any) -> ProcessRecord:
-    return ProcessRecord(plan=ProcessPlan(host="box", service=service, argv=("x",), service_name=service, **changes))
+def record(service: str, *, port: int | None = None, runs_at: int | None = None, **changes: Any) -> ProcessRecord:
+    plan = ProcessPlan(host="box", service=service, argv=("x",), service_name=service, **changes)
+    running = runs_at and RunningRecord(pid=0, mark="", port=runs_at, launch_hash="", started_at="")
+    return ProcessRecord(plan=plan, port=port, running=running or None)
 
 
 @pytest.fixture
@@ -59,6 +63,42 @@ def test_a_model_in_a_shared_daemon_has_the_daemons_log(store: Store) -> None:
     assert local_log(store.root, service="ollama", namespace=None, replica=0) is None
 
 
+def test_of_two_daemons_the_one_with_the_settings_of_the_service_has_its_log(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(OLLAMA_HOST, raising=False)
+    for service, env in (("chat", {}), ("wide", {"OLLAMA_NUM_PARALLEL": "4"})):
+        made = record(service, runtime="ollama", daemon_model="llama3.2", env=env)
+        daemon = daemon_of(made.plan, store=store.root, address="10.0.0.1", environment={})
+        store.write_record(f"prod/{service}", made)
+        store.write_record(daemon.key, ProcessRecord(plan=daemon.plan))
+        store.log_file(daemon.key).write_text(f"of {service}\n")
+    for service in ("chat", "wide"):
+        found = local_log(store.root, service=service, namespace=None, replica=0)
+        assert found is not None
+        assert found.read().text == f"of {service}\n"
+    # A daemon that the agent did not start writes no log there, and the other daemon's is not shown instead.
+    store.remove_record("_daemons/ollama")
+    store.log_file("_daemons/ollama").unlink()
+    found = local_log(store.root, service="chat", namespace=None, replica=0)
+    assert found is not None
+    with pytest.raises(NoLog, match="there is no"):
+        found.read()
+
+
+def test_the_daemon_of_a_running_model_is_found_although_the_agent_has_another_ollama_host(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(OLLAMA_HOST, raising=False)
+    store.write_record("prod/chat", record("chat", runtime="ollama", daemon_model="llama3.2", runs_at=11500))
+    store.write_record("_daemons/ollama-1234", record("ollama", runtime="ollama", port=11500))
+    store.write_record("_daemons/ollama", record("ollama", runtime="ollama", port=11434))
+    store.log_file("_daemons/ollama-1234").write_text("Listening\n")
+    found = local_log(store.root, service="chat", namespace=None, replica=0)
+    assert found is not None
+    assert found.read().text == "Listening\n"
+
+
 def test_what_is_not_to_be_had_says_what_to_do(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.write_record("a/chat", record("chat"))
     store.write_record("b/chat", record("chat"))
@@ -93,6 +133,13 @@ def test_a_host_that_cannot_be_asked_is_explained(
         log_on_host(PROCESS, host, token_file=token)
     assert told in str(caught.value)
     assert hint in caught.value.hint
+
+
+def test_the_log_of_a_process_over_ssh_is_the_file_that_its_unit_writes() -> None:
+    with pytest.raises(NoLog) as caught:
+        log_on_host(PROCESS, {"spec": {"transport": "ssh"}}, token_file=None)
+    assert "`ssh mac tail -f …/logs/herdsman-process-prod.chat.log`" in caught.value.hint
+    assert Layout("/store").log("prod/chat") == "/store/logs/herdsman-process-prod.chat.log"
 
 
 @pytest.fixture

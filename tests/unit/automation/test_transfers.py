@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from automation.cache import trim
-from automation.models.transfers import MOST_READS, Progress, TransferWatch, progress_of
+from automation.models.transfers import MOST_READS, READ_AGAIN_FOR, Progress, TransferWatch, progress_of
 from components import naming
 from kubeapi.client import KubeClient
 from kubeapi.config import Access, Endpoint
@@ -26,6 +26,8 @@ class Logs:
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
+        self.failures: list[int] = []
+        """The statuses of the next answers, before those with a log."""
         self.read: list[str] = []
         self.queries: list[dict[str, list[str]]] = []
         self.url = ""
@@ -42,9 +44,10 @@ def logs() -> Iterator[Logs]:
             served.read.append(pod)
             served.queries.append(parse_qs(parts.query))
             text = served.texts.get(pod)
-            self.send_response(200 if text is not None else 404)
+            status = served.failures.pop(0) if served.failures else 200 if text is not None else 404
+            self.send_response(status)
             self.end_headers()
-            self.wfile.write((text or "").encode())
+            self.wfile.write((text or "").encode() if status == 200 else b"")
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -64,13 +67,14 @@ class Watching:
 
     def __init__(self, logs: Logs) -> None:
         self.now = 0.0
+        self.date = NOW
         self.news: list[str] = []
         self.client = KubeClient(Access(lambda: Endpoint(logs.url)))
         self.watch = TransferWatch(
             self.client,
             changed=lambda namespace, model: self.news.append(model),
             clock=lambda: self.now,
-            now=lambda: NOW,
+            now=lambda: self.date,
             every_s=3600.0,
         )
         # A closed watch starts no thread, which would read logs at the same time as the test.
@@ -140,6 +144,46 @@ def test_the_end_of_the_last_downloader_is_the_end_of_the_download(logs: Logs, w
     read = len(logs.read)
     watching.watch.round()
     assert len(logs.read) == read
+
+
+@pytest.mark.parametrize("status", [503, 403])
+def test_the_end_of_a_log_is_read_again_after_a_failure(logs: Logs, watching: Watching, status: int) -> None:
+    logs.texts["m-0"] = "Fetched https://example.com/x.gguf: 10 bytes\n"
+    running = watching.pod("m-0")
+    watching.pod("m-0", running=False, old=running)
+    logs.failures = [status]
+    watching.watch.round()
+    assert watching.watch.fetched_at("ns", "m") is None
+    assert watching.latest() is None
+    watching.date += timedelta(seconds=5)
+    watching.news.clear()
+    watching.watch.round()
+    assert watching.watch.fetched_at("ns", "m") == NOW, "the source may have changed again since"
+    assert watching.news == ["m"]
+    read = len(logs.read)
+    watching.watch.round()
+    assert len(logs.read) == read
+
+
+def test_a_late_read_does_not_set_the_time_of_a_download_back(logs: Logs, watching: Watching) -> None:
+    logs.texts = dict.fromkeys(("m-0", "m-1"), "Fetched https://example.com/x.gguf: 10 bytes\n")
+    for pod in ("m-0", "m-1"):
+        watching.pod(pod, running=False, old=watching.pod(pod))
+        logs.failures = [503] if pod == "m-0" else []
+        watching.watch.round()
+        watching.date += timedelta(seconds=5)
+    watching.watch.round()
+    assert watching.watch.fetched_at("ns", "m") == NOW + timedelta(seconds=5)
+
+
+def test_the_end_of_a_log_that_can_never_be_read_is_given_up(logs: Logs, watching: Watching) -> None:
+    logs.failures = [503] * 3
+    watching.pod("m-0", running=False, old=watching.pod("m-0"))
+    watching.watch.round()
+    watching.date += READ_AGAIN_FOR
+    watching.watch.round()
+    watching.watch.round()
+    assert logs.read == ["m-0", "m-0"]
 
 
 def test_a_pod_that_found_the_file_in_place_fetched_nothing(logs: Logs, watching: Watching) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -17,8 +18,10 @@ from agent.processes.lifecycle import Hold
 from agent.server.memory.budget import MemoryLimits
 from agent.server.memory.host_memory import PRESSURE, HostMemory, MemorySettings
 from agent.server.memory.metrics import MemoryMetrics
+from agent.server.processes.identity import start_mark
 from agent.server.processes.supervisor import Supervisor
 from agent.server.processes.worker_context import Holds
+from agent.server.store import ProcessRecord, RunningRecord
 from tests.support.controlplane import eventually
 
 MIB = 1 << 20
@@ -61,14 +64,15 @@ class Processes:
 
 
 class Host:
-    def __init__(self, folder: Path, **wishes: Any) -> None:
+    def __init__(self, folder: Path, records: Mapping[str, ProcessRecord] | None = None, **wishes: Any) -> None:
+        """`records` are the processes that an earlier agent left running."""
         self.meminfo = folder / "meminfo"
         self.available(900)
         self.processes = Processes()
         settings = MemorySettings(MemoryLimits(budget_bytes=300 * MIB, **wishes), watch_s=0.05, meminfo=self.meminfo)
         self.memory = HostMemory(settings, find_binary=lambda _name: None)
         self.memory.attach(cast(Supervisor, self.processes))
-        self.memory.start({})
+        self.memory.start(records or {})
 
     def available(self, mib: int) -> None:
         draft = self.meminfo.with_suffix(".new")
@@ -177,6 +181,44 @@ def test_a_start_that_never_came_about_gives_its_room_back(host: Host, monkeypat
     host.processes.phases["ns/a"] = ProcessPhase.BACKING_OFF
     assert host.memory.admit("ns/a", desired, {}) is None
     eventually(lambda: host.memory.reserved("ns/a") is None, what="the room to be given back")
+
+
+def loaded(pid: int, mark: str, **fields: Any) -> ProcessRecord:
+    """The record of a model of 200 MiB in a shared daemon; 0 is the pid of a daemon that no agent started."""
+    running = RunningRecord(
+        pid=pid, mark=mark, port=11434, launch_hash="hash", started_at="", reserved_bytes=200 * MIB, **fields
+    )
+    return ProcessRecord(plan=plan(None, runtime="ollama", daemon_model="m"), running=running)
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["a daemon of the agent", "a daemon of somebody else"])
+def test_a_model_in_a_daemon_keeps_its_room_when_the_agent_restarts(tmp_path: Path, is_own: bool) -> None:
+    pid = os.getpid() if is_own else 0
+    host = Host(tmp_path, {"ns/m": loaded(pid, (start_mark(pid) or "") if is_own else "")})
+    try:
+        assert host.memory.reserved("ns/m") == 200 * MIB
+        assert host.admit("ns/b", plan(200)) == ProcessReason.INSUFFICIENT_MEMORY
+        host.say("ns/m", ProcessPhase.BACKING_OFF)
+        assert host.admit("ns/b", plan(200)) == "", "its daemon has ended"
+    finally:
+        host.memory.stop()
+
+
+def test_a_model_whose_daemon_ended_with_the_agent_keeps_no_room(tmp_path: Path) -> None:
+    host = Host(tmp_path, {"ns/m": loaded(os.getpid(), "earlier")})
+    try:
+        assert host.admit("ns/b", plan(200)) == ""
+    finally:
+        host.memory.stop()
+
+
+def test_a_model_that_still_serves_while_its_plan_names_another_engine_keeps_its_room(tmp_path: Path) -> None:
+    earlier = loaded(0, "", plan=plan(None, runtime="ollama", daemon_model="m"))
+    host = Host(tmp_path, {"ns/m": earlier.model_copy(update={"plan": plan(10)})})
+    try:
+        assert host.memory.reserved("ns/m") == 200 * MIB
+    finally:
+        host.memory.stop()
 
 
 def test_an_unreadable_system_stops_nothing(host: Host) -> None:
