@@ -230,6 +230,23 @@ class ClusterCache:
         labels: Mapping[str, str] = found["labels"] if found is not None else {}
         return labels
 
+    def current_labels(self, namespace: str) -> Mapping[str, str]:
+        """Return the same, also for a namespace that the cache does not have yet. Raises ApiError."""
+        labels: Mapping[str, str] = (self._namespace(namespace) or {}).get("labels") or {}
+        return labels
+
+    def _namespace(self, namespace: str) -> Json | None:
+        """Return a namespace. Raises ApiError.
+
+        The event of a new namespace may arrive after that of a service in it. So the API server is asked about a
+        namespace that the cache does not have.
+        """
+        if (found := self.namespaces.get(None, namespace)) is not None:
+            return found
+        # The loop has the rights to list and watch namespaces, not to get one.
+        listed = self._client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"]
+        return trim.namespace(listed[0]) if listed else None
+
     def priority_of(self, service: Json) -> int | None:
         """Return the value of the PriorityClass that an InferenceService names; None where there is no such class."""
         found = self.priority_classes.get(None, _priority_class(service))
@@ -248,15 +265,9 @@ class ClusterCache:
     def namespace_annotations(self, namespace: str) -> Mapping[str, str]:
         """Return the annotations of a namespace under herdsman.dev/, which apply to all of its services.
 
-        The event of a new namespace may arrive after that of a service in it. So the API server is asked about a
-        namespace that the cache does not have. Raises ApiError.
+        Raises ApiError.
         """
-        found = self.namespaces.get(None, namespace)
-        if found is None:
-            # The loop has the rights to list and watch namespaces, not to get one.
-            listed = self._client.list(kinds.NAMESPACES, field_selector=f"metadata.name={namespace}")["items"]
-            found = trim.namespace(listed[0]) if listed else None
-        annotations: Mapping[str, str] = found["annotations"] if found is not None else {}
+        annotations: Mapping[str, str] = (self._namespace(namespace) or {}).get("annotations") or {}
         return annotations
 
     def is_ours(self, cr: Json, *, held: bool = False) -> bool:
@@ -367,6 +378,9 @@ class ClusterCache:
             self.on_namespace_gone(name)
             return
         before = old if old is not None else {**new, "terminating": False}
+        if old is None and self.namespaces.has_synced:
+            # A service may have had a pass before this event. The first list comes before all passes.
+            before["labels"] = {}
         if before["labels"] != new["labels"]:
             self.registry.namespace_changed(name)
         if before["annotations"] != new["annotations"]:

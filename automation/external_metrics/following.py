@@ -15,6 +15,9 @@ from automation.external_metrics import registration
 from kubeapi.client import KubeClient
 from kubeapi.errors import Forbidden, KubeError
 
+RETRY_S = 1.0
+"""The time between two looks before the first answer."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -31,7 +34,8 @@ class MetricsApi:
         self._service = service
         self._changed = changed
         self._check_every_s = check_every_s
-        self._is_own = False
+        self._is_own: bool | None = False
+        self._has_looked = False
         self._refused = False
         """The last look was refused, which is said once."""
         self._stopping = threading.Event()
@@ -48,8 +52,8 @@ class MetricsApi:
         if self._thread.is_alive():
             self._thread.join(timeout=10.0)
 
-    def is_own(self) -> bool:
-        """Return whether Herdsman serves the cluster's external metrics.
+    def is_own(self) -> bool | None:
+        """Return whether Herdsman serves the cluster's external metrics; None while that is not known.
 
         While the API server is away, the answer does not change.
         """
@@ -66,7 +70,10 @@ class MetricsApi:
             self._refused, found = True, None
         except KubeError as error:
             log.debug("Could not read the APIService of external metrics", error=str(error))
+            if not self._has_looked:
+                self._is_own = None
             return False
+        self._has_looked = True
         serves = ("", "") if found is None else registration.service_of(found)
         is_own = serves == self._service
         changed, self._is_own = is_own is not self._is_own, is_own
@@ -76,6 +83,6 @@ class MetricsApi:
         return changed
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._check_every_s):
+        while not self._stopping.wait(RETRY_S if self._is_own is None else self._check_every_s):
             if self.look():
                 self._changed()

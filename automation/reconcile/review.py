@@ -65,7 +65,7 @@ class Reviewer:
         modes = self.approval.modes
         frozen = desired.mode != "Apply" and modes.is_frozen(key, desired.mode)
         replicas = self.checks.review_replicas(key, cr, service, observed, now=now, may_replace=not frozen)
-        labels = self.cluster.namespace_labels(key.namespace)
+        labels = self.cluster.current_labels(key.namespace)
         verdict = self.approval.policies.verdict(key, cr, service, rendered, namespace_labels=labels)
         problem = desired.problem or terminating(key, observed) or verdict.problem
         claim = claim_of(service, priority=observed.priority_value or 0, created=_created(cr))

@@ -51,12 +51,13 @@ class RequestScaler:
         client: KubeClient,
         *,
         requeue: Callable[[ServiceKey, float], None],
-        has_metrics_api: Callable[[], bool] = lambda: False,
+        has_metrics_api: Callable[[], bool | None] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`has_metrics_api`: whether Herdsman serves the cluster's external metrics (`automation.external_metrics`).
 
-        Then a HorizontalPodAutoscaler sets the number of replicas of a service in pods while it is awake.
+        Then a HorizontalPodAutoscaler sets the number of replicas of a service in pods while it is awake. While that
+        is not known (None), a service keeps its autoscaler.
         """
         self.reports = RequestReports(client, changed=self._on_report, clock=clock)
         self._requeue = requeue
@@ -100,7 +101,10 @@ class RequestScaler:
             before = self._choices.get(key) or _first(cr, desired, observed, rules, now=self._clock())
             self._choices[key], self._rules[key] = before, rules
         live = _live_replicas(desired, observed)
-        may_follow = rules.target is not None and desired.host_placement is None and self._has_metrics_api()
+        follows = self._has_metrics_api()
+        if follows is None:
+            follows = observed.autoscaler is not None
+        may_follow = rules.target is not None and desired.host_placement is None and follows
         if may_follow and live and not before.is_asleep and not before.waking:
             before = replace(before, replicas=live, wanted=())
             rules = rules.model_copy(update={"target": None, "min_replicas": live, "max_replicas": live})

@@ -274,6 +274,23 @@ def test_what_runs_already_is_counted_when_the_loop_starts(client: KubeClient, n
     assert (claim.gpus, claim.memory_bytes, claim.gpu_memory_bytes) == (6, 3 * 2**30, 24 * 2**30)
 
 
+def test_the_labels_of_a_new_namespace_are_known_before_its_event(client: KubeClient, namespace: str) -> None:
+    cluster = ClusterCache(client, namespaces=(), enqueue=lambda _: None, enqueue_model=lambda *_: None)
+    assert cluster.current_labels(namespace)["kubernetes.io/metadata.name"] == namespace
+    assert cluster.current_labels("missing") == {}
+
+
+def test_the_event_of_a_new_namespace_enqueues_the_services_that_came_before_it(
+    client: KubeClient, eyes: Eyes, namespace: str
+) -> None:
+    service(client, namespace, "early")
+    eventually(lambda: eyes.service("early"), what="the service in the cache")
+    eventually(lambda: "early" in eyes.enqueued, what="its own event")
+    eyes.enqueued.clear()
+    eyes.cluster._namespace_changed(None, eyes.cluster.namespaces.get(None, namespace))
+    assert "early" in eyes.enqueued
+
+
 def test_a_namespace_that_is_being_deleted_is_known_as_such(client: KubeClient, eyes: Eyes, namespace: str) -> None:
     service(client, namespace, "left")
     eventually(lambda: eyes.service("left"), what="the service in the cache")

@@ -286,6 +286,14 @@ def test_another_adapter_takes_the_api_service_over() -> None:
     assert (api.look(), api.is_own()) == (False, False)
 
 
+def test_the_answer_is_unknown_before_the_first_one() -> None:
+    cluster = ApiServices(ApiError(503, "ServiceUnavailable", "away"))
+    api = MetricsApi(cast(KubeClient, cluster), service=SERVICE, changed=lambda: None, check_every_s=60)
+    assert (api.look(), api.is_own()) == (False, None)
+    cluster.found = None
+    assert (api.look(), api.is_own()) == (True, False), "services may have kept their autoscalers"
+
+
 def test_a_missing_right_is_said_once() -> None:
     cluster = ApiServices(Forbidden(403, "Forbidden", "no right"))
     api = MetricsApi(cast(KubeClient, cluster), service=SERVICE, changed=lambda: None, check_every_s=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -36,7 +37,7 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.requeued: list[float] = []
-        self.has_metrics_api = False
+        self.has_metrics_api: bool | None = False
         self.scaler = RequestScaler(
             cast(KubeClient, None),
             requeue=lambda _, after_s: self.requeued.append(after_s),
@@ -172,6 +173,14 @@ def test_an_autoscaler_sets_the_number_while_the_service_is_awake(world: World) 
     assert world.scaled(observed(2, ready=1)) == Scaled(2, by_autoscaler=True)
     world.has_metrics_api = False
     assert world.scaled(observed(3, ready=3)) == Scaled(2), "another adapter took the API over"
+
+
+def test_a_service_keeps_its_autoscaler_while_nobody_knows_who_serves_the_metrics(world: World) -> None:
+    world.has_metrics_api = None
+    world.report(1, 0, 1)
+    seen = observed(3, ready=3)
+    assert world.scaled(replace(seen, autoscaler={"kind": "HorizontalPodAutoscaler"})) == Scaled(3, by_autoscaler=True)
+    assert world.scaled(seen) == Scaled(3)
 
 
 def test_a_silent_gateway_keeps_the_number_that_an_autoscaler_chose(world: World) -> None:
