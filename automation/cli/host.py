@@ -19,12 +19,14 @@ from automation.cli.host_invite import invite
 from automation.cli.host_join import JOIN_CONTEXT, join
 from automation.cli.host_revoke import revoke
 from automation.cli.host_secrets import grant_secret
+from automation.cli.host_ssh import SshOptions, ssh_fields
 from automation.cli.output import OutputFormat, complain, print_json, print_table, report_checks, say
 from automation.settings import SYSTEM_NAMESPACE
 from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
 from kubeapi.json_types import Json
+from program.dialects.registry import KINDS
 
 FIELD_MANAGER = "herdsman-cli"
 POLL_S = 1.0
@@ -85,7 +87,8 @@ def add(
     ssh_user: Annotated[
         str | None, typer.Option(help="Manage the host over SSH as this user, without an agent.")
     ] = None,
-    ssh_port: Annotated[int, typer.Option(help="SSH port.")] = 22,
+    agent: Annotated[bool, typer.Option("--agent", help="Manage the host by an agent, not over SSH.")] = False,
+    ssh_port: Annotated[int | None, typer.Option(help="SSH port. A new host over SSH gets 22.")] = None,
     identity_file: Annotated[
         str | None, typer.Option(help="Private key: a path on the machine where the loop runs.", show_default=False)
     ] = None,
@@ -93,12 +96,17 @@ def add(
         str | None, typer.Option(help="Secret in Herdsman's namespace; its key `ssh-privatekey` is the private key.")
     ] = None,
     known_hosts: Annotated[
-        Path, typer.Option(help="File with the host's public key. Herdsman refuses other keys and adds none by itself.")
-    ] = Path("~/.ssh/known_hosts"),
+        Path | None,
+        typer.Option(
+            help="File with the host's public key, by default `~/.ssh/known_hosts`. Herdsman refuses other keys and "
+            "adds none by itself."
+        ),
+    ] = None,
     bastion: Annotated[str | None, typer.Option(help="[USER@]ADDRESS[:PORT] to connect through.")] = None,
     sudo: Annotated[
-        bool, typer.Option("--sudo", help="Use sudo, and install units of the system instead of the user's.")
-    ] = False,
+        bool | None,
+        typer.Option("--sudo/--no-sudo", help="Use sudo, and install units of the system instead of the user's."),
+    ] = None,
     allow_root: Annotated[
         bool, typer.Option("--allow-root", help="Let processes run as root if --ssh-user is root.")
     ] = False,
@@ -116,31 +124,31 @@ def add(
         list[str] | None, typer.Option(help="Runtime that may be placed on the host. The default is all runtimes.")
     ] = None,
     kubeconfig: Kubeconfig = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the object, and write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the object as it would be made, and write nothing.")
+    ] = False,
 ) -> None:
     """Create a Host, or change one. Omitted fields stay as they are.
 
     An agent creates the Host of its machine. Use this command for hosts over SSH, and for the fields that people set.
     """
     check_host_name(name)
-    spec: Json = {"transport": "ssh" if ssh_user else "agent"}
+    ssh = SshOptions(ssh_user, ssh_port, identity_file, identity_secret, known_hosts, bastion, sudo, allow_root)
+    if agent and ssh.given():
+        raise typer.BadParameter(f"give --agent or {ssh.given()[0]}: an agent manages its host without SSH")
+    client = None if dry_run else _client(kubeconfig)
+    before = _live(client, name) if client is not None else None
+    old = (before or {}).get("spec") or {}
+    fields = ssh_fields(ssh, address or old.get("address"), old.get("ssh"))
+    spec: Json = {}
+    if fields:
+        spec |= {"transport": "ssh", "ssh": fields}
+    elif before is None:
+        spec["transport"] = "agent"
+    elif agent:
+        spec |= {"transport": "agent", "ssh": None}
     if address:
         spec["address"] = address
-    if ssh_user:
-        if not address:
-            raise typer.BadParameter("--ssh-user needs --address")
-        if (identity_file is None) == (identity_secret is None):
-            raise typer.BadParameter("give one of --identity-file and --identity-secret")
-        spec["ssh"] = {
-            "user": ssh_user,
-            "port": ssh_port,
-            "knownHosts": _keys_of(known_hosts, address, ssh_port),
-            "sudo": sudo,
-            **({"allowRoot": True} if allow_root else {}),
-            **({"identityFile": identity_file} if identity_file else {}),
-            **({"identitySecret": {"name": identity_secret}} if identity_secret else {}),
-            **({"bastion": _bastion(bastion, known_hosts)} if bastion else {}),
-        }
     if memory_budget:
         spec["memoryBudget"] = memory_budget
     if memory_fraction is not None:
@@ -150,15 +158,14 @@ def add(
     if taint:
         spec["taints"] = [_taint(each) for each in taint]
     wanted = rows.host_object(name, labels_of(label or ()), spec)
-    if dry_run:
+    if client is None:
         print_json(wanted)
         return
-    client = _client(kubeconfig)
     try:
-        say(f"Host `{name}` {_write(client, wanted)}")
+        say(f"Host `{name}` {_write(client, wanted, before)}")
     except KubeError as error:
         _fail(error)
-    if not ssh_user:
+    if spec.get("transport") == "agent" and (before is None or old.get("transport") == "ssh"):
         say(f"On the machine itself: herdsman agent install --host {name} --kubeconfig FILE")
 
 
@@ -227,7 +234,7 @@ def remove(
         found = client.get(kinds.HOSTS, None, name)
         placed = rows.placed_on(client.list(kinds.HOST_PROCESSES)["items"], name)
         if placed and not force:
-            keys = ", ".join(f"{p['metadata']['namespace']}/{rows.service_name(p)}" for p in placed[:5])
+            keys = ", ".join(rows.process_text(process) for process in placed[:5])
             complain(f"{len(placed)} processes are placed on `{name}`: {keys}", hint=f"`herdsman host drain {name}`")
             raise typer.Exit(1)
         client.delete(kinds.HOSTS, None, name, uid=found["metadata"]["uid"])
@@ -275,17 +282,20 @@ def _fail(error: KubeError) -> NoReturn:
     raise typer.Exit(1) from None
 
 
-def _write(client: KubeClient, wanted: Json) -> str:
+def _live(client: KubeClient, name: str) -> Json | None:
+    try:
+        return client.find(kinds.HOSTS, None, name)
+    except KubeError as error:
+        _fail(error)
+
+
+def _write(client: KubeClient, wanted: Json, before: Json | None) -> str:
     """Create the Host, or change the given fields. Return which."""
     name = wanted["metadata"]["name"]
-    try:
-        before = client.get(kinds.HOSTS, None, name)
-    except NotFound:
+    if before is None:
         client.create(kinds.HOSTS, None, wanted)
         return "was made"
     body = {"metadata": {"labels": wanted["metadata"].get("labels") or {}}, "spec": wanted["spec"]}
-    if wanted["spec"]["transport"] == "agent":
-        body["spec"] = {**wanted["spec"], "ssh": None}
     after = client.patch(kinds.HOSTS, None, name, body, field_manager=FIELD_MANAGER)
     same = before["spec"] == after["spec"] and before["metadata"].get("labels") == after["metadata"].get("labels")
     return "has these values already" if same else "was changed"
@@ -310,43 +320,14 @@ def _sorted_out(client: KubeClient, placed: list[Json]) -> tuple[dict[str, str],
     moving: dict[str, str] = {}
     staying: dict[str, str] = {}
     for process in placed:
-        namespace, name = process["metadata"]["namespace"], rows.service_name(process)
-        key = f"{namespace}/{process['metadata']['name']}"
-        try:
-            service: Json | None = client.get(kinds.INFERENCE_SERVICES, namespace, name)
-        except NotFound:
-            service = None
+        of, text = rows.key_of_process(process), rows.process_text(process)
+        service = client.find(KINDS[of.dialect], of.namespace, of.name)
         why = rows.stays(process, service)
         if why:
-            staying[key] = why
+            staying[text] = why
         else:
-            moving[key] = str(((service or {}).get("status") or {}).get("schedulingMessage") or "")
+            moving[text] = str(((service or {}).get("status") or {}).get("schedulingMessage") or "")
     return moving, staying
-
-
-def _keys_of(file: Path, address: str, port: int) -> list[str]:
-    path = file.expanduser()
-    try:
-        found = rows.known_host_lines(path.read_text(), address, port)
-    except OSError as error:
-        raise typer.BadParameter(f"--known-hosts: {error}") from None
-    if not found:
-        where = address if port == 22 else f"[{address}]:{port}"
-        raise typer.BadParameter(
-            f"{path} has no key of {where}. Print the key on the machine (`cat /etc/ssh/ssh_host_ed25519_key.pub`), "
-            f"write `{where} ssh-ed25519 …` into a file and name the file with --known-hosts"
-        )
-    return found
-
-
-def _bastion(text: str, known_hosts: Path) -> Json:
-    user, at, place = text.rpartition("@")
-    address, _, port = place.partition(":")
-    if not address or (port and not port.isdigit()):
-        raise typer.BadParameter(f"--bastion `{text}` is not [USER@]ADDRESS[:PORT]")
-    number = int(port) if port else 22
-    keys = _keys_of(known_hosts, address, number)
-    return {"address": address, "port": number, "knownHosts": keys, **({"user": user} if at else {})}
 
 
 def _taint(text: str) -> Json:

@@ -7,11 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from agent.server.joining.leftovers import ANNOTATION_INVITED, ANNOTATION_JOINED
+from automation.cache.owners import service_of
 from automation.cli.output import condition_of, duration_text
 from automation.places.resource_use import state_of_host
+from components.naming import FLEET_TO_COME
+from components.providers.kubernetes_ownership import fleet_of
 from kubeapi import kinds
 from kubeapi.json_types import Json
-from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_MOVES
+from program.desired.keys import ANNOTATION_HOST, ANNOTATION_HOST_MOVES, ServiceKey
+from program.dialects.registry import LLMKUBE, kind_text
 
 COLUMNS = {
     "NAME": "name",
@@ -104,6 +108,9 @@ def _accelerator(each: Mapping[str, Any]) -> str:
 
 def stays(process: Json, service: Json | None) -> str:
     """Return the reason why a process does not leave a drained host; empty when it moves."""
+    if fleet := fleet_of(process):
+        who = "a static fleet" if fleet == FLEET_TO_COME else f"static fleet `{fleet}`"
+        return f"{who} places it; change annotation {ANNOTATION_HOST} in the fleet's files and run `pulumi up`"
     annotations = ((service or {}).get("metadata") or {}).get("annotations") or {}
     if service is None:
         return "its service was deleted; the process stops soon"
@@ -119,9 +126,18 @@ def placed_on(processes: Iterable[Json], host: str) -> list[Json]:
     return [process for process in processes if (process.get("spec") or {}).get("host") == host]
 
 
-def service_name(process: Json) -> str:
-    """Return the name of the InferenceService of a HostProcess."""
-    return str((process.get("spec") or {}).get("service") or process["metadata"]["name"])
+def key_of_process(process: Json) -> ServiceKey:
+    """Return the service of a HostProcess. One without owner and labels is of the InferenceService that it names."""
+    metadata = process["metadata"]
+    named = (process.get("spec") or {}).get("service") or metadata["name"]
+    return service_of(process) or ServiceKey(LLMKUBE, str(metadata["namespace"]), str(named))
+
+
+def process_text(process: Json) -> str:
+    """Name the service of a HostProcess for messages, and the replica where it is not the first."""
+    key, replica = key_of_process(process), (process.get("spec") or {}).get("replica")
+    kind = "" if key.dialect == LLMKUBE else f"{kind_text(key.dialect)} "
+    return f"{kind}{key.namespace}/{key.name}" + (f" (replica {replica})" if replica else "")
 
 
 def host_object(name: str, labels: Mapping[str, str], spec: Json) -> Json:

@@ -166,7 +166,7 @@ def _pool_effects(pool: Pool, before: Pool | None, look: PreviewLookup) -> Effec
     for each in look.listed(kinds.MODEL_POOLS, pool.namespace):
         if (parsed := _parsed(pool_of, each)) is not None and "deletionTimestamp" not in each["metadata"]:
             pools.append(AgedPool(parsed, str(each["metadata"].get("creationTimestamp") or "")))
-    members = places(pools, lambda name: _facts(pool.namespace, name, look))[pool.name]
+    members = places(pools, lambda name: _facts(pool.namespace, name, look)).get(pool.name, ())
     effects = list(_turns(pool, members))
     was = before.members if before is not None else ()
     taking = {each.name for each in members if each.role == "turns"}

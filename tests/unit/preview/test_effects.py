@@ -9,8 +9,8 @@ import yaml
 
 from automation.preview.changes import Preview, ResourcePreview
 from automation.preview.custom_resources import AppliedDocument
-from automation.preview.effects import effects_of
-from automation.preview.lookup import PreviewLookup
+from automation.preview.effects import Effects, effects_of
+from automation.preview.lookup import Identity, PreviewLookup
 from automation.preview.report import as_json, as_terminal_text, markdown
 from automation.preview.resources import preview_resource
 from components.policies.policy import Violation
@@ -159,6 +159,13 @@ def test_a_pool_reads_its_members_as_the_loop_does() -> None:
     found = effects_of(pool, None, look(big, placed, deployment, pool))
     assert "`big`: its replicas request 2 GPUs, and the pool has 1" in found.warnings
     assert "`placed` take turns by the memory of their hosts" in found.effects
+
+
+def test_a_pool_that_is_being_deleted_gives_no_turns() -> None:
+    pool = resource("ModelPool", "shared", members=[{"inferenceServiceRef": {"name": "a"}}])
+    leaving = {**pool, "metadata": {**pool["metadata"], "deletionTimestamp": NOW}}
+    lookup = PreviewLookup(Cluster(), applied={Identity.of(leaving): leaving})  # type: ignore[arg-type]  # as in look
+    assert effects_of(leaving, leaving, lookup) == Effects()
 
 
 def test_an_adapter_names_the_replicas_that_load_it() -> None:
