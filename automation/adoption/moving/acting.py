@@ -47,6 +47,9 @@ def release_to_fleet(client: KubeClient, cr: Json, move: Move, *, sleep: Callabl
         return
     uid, kind = cr["metadata"]["uid"], KINDS[move.key.dialect]
     _keep_replicas(client, move)
+    # First the Secret: while it has its owner, Kubernetes deletes it with a service that a user deletes half-way.
+    if move.secret:
+        _own_secret(client, move, remove=uid)
     for _ in range(ROUNDS):
         for obj in move.objects:
             replace_owner(
@@ -66,7 +69,7 @@ def release_to_fleet(client: KubeClient, cr: Json, move: Move, *, sleep: Callabl
             f"the loop adopts the objects of {move.name} again after each release; check that it has the "
             f"version of this command"
         )
-    if move.secret:
+    if move.secret:  # a run of the loop may have replaced the certificate, with its owner
         _own_secret(client, move, remove=uid)
     with suppress(NotFound):
         client.delete(kind, move.key.namespace, move.key.name, uid=uid)
@@ -100,7 +103,7 @@ def give_to_loop(client: KubeClient, move: Move, *, sleep: Callable[[float], Non
         metadata, unmark = obj["metadata"], {"metadata": {"annotations": {naming.ANNOTATION_FLEET: None}}}
         client.patch(kind_of(obj), metadata.get("namespace"), metadata["name"], unmark, field_manager=MANAGER)
     kind = replace(KINDS[move.key.dialect], api_version=str(service["apiVersion"]))
-    applied = client.apply(kind, move.key.namespace, service, field_manager=MANAGER)
+    applied = move.given or client.apply(kind, move.key.namespace, service, field_manager=MANAGER)
     uid = applied["metadata"]["uid"]
     if move.secret:
         _own_secret(client, move, add_to=applied)

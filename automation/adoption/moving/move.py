@@ -6,7 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from automation.adoption.owner_references import controller_uid
+from automation.cache.owners import service_of
 from components import naming
+from components.providers.kubernetes_records import applied_fields
 from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.client import KubeClient
@@ -53,6 +56,8 @@ class Move:
     """Optional kinds that the fleet's config must name."""
     secret: str = ""
     """The name of the Secret that the loop keeps for the pods; empty for none."""
+    given: Json | None = None
+    """On the way to the loop: the custom resource, if an earlier attempt has applied it."""
 
     @property
     def name(self) -> str:
@@ -113,3 +118,18 @@ def annotations_of(obj: Json) -> Json:
 
 def is_of_a_fleet(obj: Json) -> bool:
     return naming.ANNOTATION_FLEET in annotations_of(obj)
+
+
+def was_released(obj: Json, key: keys.ServiceKey) -> bool:
+    """Return whether an attempt to move a service to a fleet has released the object from the loop."""
+    return annotations_of(obj).get(naming.ANNOTATION_FLEET) == naming.FLEET_TO_COME and service_of(obj) == key
+
+
+def was_unmarked(obj: Json, uid: str) -> bool:
+    """Return whether an attempt to give a service to the loop may have removed the fleet's mark from its object.
+
+    `uid` is that of the custom resource, empty if there is none.
+    """
+    if is_of_a_fleet(obj) or applied_fields(obj, naming.FIELD_MANAGER) is None:
+        return False
+    return controller_uid(obj) in ("", uid)

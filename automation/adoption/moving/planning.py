@@ -19,9 +19,10 @@ from automation.adoption.moving.comparing import compare, differences, leftovers
 from automation.adoption.moving.move import (
     Move,
     annotations_of,
-    is_gone,
     is_of_a_fleet,
     owned_objects,
+    was_released,
+    was_unmarked,
     written,
 )
 from automation.adoption.owner_references import is_owned
@@ -36,6 +37,7 @@ from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import ApiError, NotFound
 from kubeapi.json_types import Json
+from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError
 from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
@@ -88,7 +90,10 @@ def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
         move.problems.append(f"it is part of {owner['kind']} `{owner['name']}`: move the owner instead")
         return move
     move.objects = owned_objects(
-        client, move.key.dialect, move.key.namespace, lambda obj: is_owned(obj, metadata["uid"])
+        client,
+        move.key.dialect,
+        move.key.namespace,
+        lambda obj: is_owned(obj, metadata["uid"]) or was_released(obj, move.key),
     )
     if not move.objects:
         move.problems.append(NOTHING_MADE)
@@ -130,18 +135,26 @@ def plan_take(client: KubeClient, cr: Json, *, options: RenderOptions) -> Move:
 
 
 def plan_give(client: KubeClient, document: Document, manifests: Manifests, *, options: RenderOptions) -> Move:
-    """Work out whether the loop would leave a fleet's service as it is. `manifests`: the files of the fleet."""
+    """Work out whether the loop would leave a fleet's service as it is. `manifests`: the files of the fleet.
+
+    After an attempt that failed, the rest of the move is planned.
+    """
     service = written(document.cr)
     move = Move(key_of(service))
     if referrer_of(service):
         return _plan_resource(client, move, service)
+    live = client.find(_kind_of_service(move, service), move.key.namespace, move.key.name)
+    uid = live["metadata"]["uid"] if live is not None else ""
     move.objects = owned_objects(
-        client, move.key.dialect, move.key.namespace, lambda obj: service_of(obj) == move.key and is_of_a_fleet(obj)
+        client,
+        move.key.dialect,
+        move.key.namespace,
+        lambda obj: service_of(obj) == move.key and (is_of_a_fleet(obj) or was_unmarked(obj, uid)),
     )
-    if not is_gone(client, move.key, None):
-        kind = kind_text(move.key.dialect)
-        article = "an" if kind[0] in "AEIO" else "a"
-        move.problems.append(f"{article} {kind} of this name exists in the cluster already")
+    if live is not None and _was_given(move, service, live):
+        move.given = live
+    elif live is not None:
+        move.problems.append(_exists(move))
     if not move.objects:
         move.problems.append(NOTHING_OF_A_FLEET)
     models = {name: manifests(kinds.MODELS, move.key.namespace, name) for name in _model_names(move, service)}
@@ -156,10 +169,36 @@ def plan_give(client: KubeClient, document: Document, manifests: Manifests, *, o
     referred = {Identity.of(cr): cr for cr in (*(each.cr for each in manifests.referred), *used)}
     if not _render_as_loop(client, move, service, referred, options):
         return move
+    if move.given is not None and all(is_owned(obj, uid) for obj in move.objects):
+        return move
     if _keep_replicas(move, service):
+        if move.given is not None:
+            move.problems.append(_exists(move))
+            return move
         _render_as_loop(client, move, service, referred, options)
     _compare_all(client, move)
     return move
+
+
+def _was_given(move: Move, service: Json, live: Json) -> bool:
+    """Return whether a custom resource is that of an earlier attempt, which came after the fleet's last mark.
+
+    That attempt wrote the live number of replicas.
+    """
+    if "deletionTimestamp" in live["metadata"] or not move.objects or any(map(is_of_a_fleet, move.objects)):
+        return False
+    spec = {name: value for name, value in (service.get("spec") or {}).items() if name != "replicas"}
+    return not any(differences({**service, "spec": spec}, live, ""))
+
+
+def _exists(move: Move) -> str:
+    kind = kind_text(move.key.dialect)
+    return f"{'an' if kind[0] in 'AEIO' else 'a'} {kind} of this name exists in the cluster already"
+
+
+def _kind_of_service(move: Move, service: Json) -> Kind:
+    """Return the kind of a service in the version of its document."""
+    return replace(KINDS[move.key.dialect], api_version=str(service["apiVersion"]))
 
 
 def _plan_resource(client: KubeClient, move: Move, document: Json) -> Move:
@@ -197,11 +236,14 @@ def _render_as_loop(
 
     False if there is a problem.
     """
-    kind = replace(KINDS[move.key.dialect], api_version=str(service["apiVersion"]))
+    kind = _kind_of_service(move, service)
     look = PreviewLookup(client, applied=referred)
     try:
-        would_be = client.apply(kind, move.key.namespace, service, field_manager="herdsman-move", dry_run=True)
-        would_be["metadata"].pop("uid", None)
+        would_be = move.given or client.apply(
+            kind, move.key.namespace, service, field_manager="herdsman-move", dry_run=True
+        )
+        metadata = {name: value for name, value in would_be["metadata"].items() if name != "uid"}
+        would_be = {**would_be, "metadata": metadata}
         desired = dialect_named(move.key.dialect).parse(would_be, look).desired
         move.rendered = render(desired, options.model_copy(update={"installed": _installed(client)}))
     except NotFound:
