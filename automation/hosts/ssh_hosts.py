@@ -86,6 +86,10 @@ class SshHosts:
                 if worker is not None:
                     worker.update(new)
                     return
+                # A Host that is created again keeps its processes.
+                earlier = [each for each in self._leaving if each.is_alive and each.serves(new)]
+                for each in earlier:
+                    each.stop(clean_up=False)
                 # Imported for the first such host: the modules of the agent take 3 MB.
                 from automation.hosts.ssh_worker import SshWorker
 
@@ -97,13 +101,17 @@ class SshHosts:
                     policy=self._policy,
                     lane=self._lane,
                     record=self._record,
+                    after=earlier,
                 )
                 worker.start()
                 _log.info("Managing a host over SSH", host=name)
             elif worker is not None:
                 del self._workers[name]
                 self._leaving = [each for each in self._leaving if each.is_alive] + [worker]
-                worker.stop(clean_up=True)
+                # Also an earlier one, for which `worker` may still wait and therefore know no processes.
+                for each in self._leaving:
+                    if each.name == name:
+                        each.stop(clean_up=True)
                 _log.info("Stopped managing a host over SSH", host=name)
 
 

@@ -24,6 +24,13 @@ def connection_spec(host: Json) -> Json:
     return {"address": spec.get("address"), "ssh": spec.get("ssh"), "paths": (spec.get("allow") or {}).get("paths")}
 
 
+def store_spec(host: Json) -> Json:
+    """Return the fields of a Host that determine where its processes are."""
+    spec = host.get("spec") or {}
+    ssh = spec.get("ssh") or {}
+    return {"address": spec.get("address"), **{each: ssh.get(each) for each in ("port", "user", "sudo", "store")}}
+
+
 def target_of(host: Json, identity: str, *, timeouts: SshTimeouts = SshTimeouts()) -> SshTarget:
     """Return the target of a Host.
 

@@ -11,7 +11,7 @@ import ipaddress
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +20,7 @@ import structlog
 
 from agent.client.port import HostError, HostUnreachable
 from agent.client.ssh.connection import SshConnection
+from agent.client.ssh.errors import AuthenticationFailed
 from agent.client.ssh.observed import ObservedProcess
 from agent.client.ssh.processes import SshProcesses
 from agent.contract import (
@@ -39,7 +40,7 @@ from agent.server.cluster.host_status import host_status, needs_write
 from agent.server.cluster.plan_watch import PlanInvalid, plan_of
 from agent.server.cluster.publisher import Publication, Publisher
 from agent.sources.source_policy import SourcePolicy
-from automation.hosts.ssh_target import connection_spec, read_identity, target_of
+from automation.hosts.ssh_target import connection_spec, read_identity, store_spec, target_of
 from automation.hosts.unit_drift import Record, may_repair_unit
 from kubeapi.client import KubeClient
 from kubeapi.errors import KubeError, NotFound
@@ -77,10 +78,12 @@ class SshWorker:
         lane: Callable[[bool], AbstractContextManager[Any]],
         record: Record = lambda *_args, **_fields: None,
         renew_s: float = RENEW_S,
+        after: Sequence[SshWorker] = (),
     ) -> None:
         """`lane(suspect)` returns the semaphore for contacting the host. Hosts that did not answer use a separate one.
 
-        `record` creates Events.
+        `record` creates Events. The worker waits until those of `after` have ended, because they change the same
+        processes.
         """
         self.name = str(host["metadata"]["name"])
         self._client = client
@@ -90,6 +93,7 @@ class SshWorker:
         self._lane = lane
         self._record = record
         self._renew_s = renew_s
+        self._after = after
         self._labels = NamespaceLabels(client)
         self._connection: SshConnection | None = None
         self._processes: SshProcesses | None = None
@@ -98,6 +102,8 @@ class SshWorker:
         self._facts: HostFacts | None = None
         self._connected_by: Json = {}
         self._failures = 0
+        self._is_refused = False
+        """The host refused the last key."""
         self._renewed_at = float("-inf")
         self._written: Json | None = None
         self._written_at = float("-inf")
@@ -138,10 +144,17 @@ class SshWorker:
             self._wake.set()
 
     def stop(self, *, clean_up: bool) -> None:
-        """Stop soon. With `clean_up` the Host was deleted, so its processes are stopped and its Lease is released."""
+        """Stop soon. With `clean_up` the Host was deleted, so its processes are stopped and its Lease is released.
+
+        The last call counts: a second one without `clean_up` ends the removal before the next process.
+        """
         self._clean_up = clean_up
         self._stop.set()
         self._wake.set()
+
+    def serves(self, host: Json) -> bool:
+        """Return whether this is a worker of a Host with this name, whose processes are in the same place."""
+        return self.name == host["metadata"]["name"] and store_spec(self._object) == store_spec(host)
 
     @property
     def is_alive(self) -> bool:
@@ -158,13 +171,17 @@ class SshWorker:
         self._wake.set()
 
     def _run(self) -> None:
+        for each in self._after:
+            while each.is_alive and not self._stop.is_set():
+                each.join(0.2)
+        self._after = ()
         while not self._stop.is_set():
             wait_s = REFUSED_S
             try:
                 with self._lane(self._failures > 0):
                     if not self._stop.is_set():
                         wait_s = self._pass()
-                        self._failures = 0
+                        self._failures, self._is_refused = 0, False
             except HostUnreachable as error:
                 self._failures += 1
                 wait_s = min(BACKOFF_S[1], BACKOFF_S[0] * 2.0 ** min(self._failures - 1, 8))
@@ -172,6 +189,11 @@ class SshWorker:
                 self._report_failure(error)
             except HostError as error:
                 self._failures += 1
+                if isinstance(error, AuthenticationFailed):
+                    # The key may have been replaced in its Secret, which is read for a new connection.
+                    self._disconnect()
+                    wait_s = REFUSED_S if self._is_refused else BACKOFF_S[0]
+                    self._is_refused = True
                 self._report_failure(error)
             except HostInUse as error:
                 self._log.warning("An agent manages this host; not managing it over SSH", error=str(error))
@@ -380,8 +402,12 @@ class SshWorker:
     def _remove_all(self, processes: SshProcesses) -> None:
         deadline = time.monotonic() + 60.0
         while time.monotonic() < deadline:
-            seen = processes.list_processes()
-            if not [key for key in seen if processes.remove(key, seen) is not None]:
+            seen, is_done = processes.list_processes(), True
+            for key in seen:
+                if not self._clean_up:
+                    return  # the Host was created again
+                is_done = processes.remove(key, seen) is None and is_done
+            if is_done:
                 return
             time.sleep(BUSY_S)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from agent.client.ssh.processes import SshProcesses
 from agent.contract import ANNOTATION_FENCED
 from agent.sources.source_policy import SourcePolicy
 from automation.hosts import ssh_worker
@@ -98,6 +100,16 @@ def ssh_host(api: Api, name: str, server: Sshd, **ssh: Any) -> Json:
     return api.apply(HOSTS.path(None, name), body)
 
 
+def key_secret(namespace: str, text: bytes) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "key", "namespace": namespace},
+        "type": "kubernetes.io/ssh-auth",
+        "data": {"ssh-privatekey": base64.b64encode(text).decode()},
+    }
+
+
 def condition(api: Api, name: str) -> Json:
     found = ((api.get(HOSTS.path(None, name)) or {}).get("status") or {}).get("conditions") or ()
     return next((dict(each) for each in found if each["type"] == "Ready"), {})
@@ -128,14 +140,7 @@ def test_the_loop_serves_from_a_host_without_an_agent(
             )
             stack.callback(api.request, "DELETE", HOSTS.path(None, name))
         live, hung, other = servers
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "key", "namespace": namespace},
-            "type": "kubernetes.io/ssh-auth",
-            "data": {"ssh-privatekey": base64.b64encode(live.user_key.read_bytes()).decode()},
-        }
-        api.apply(SECRETS.path(namespace, "key"), secret)
+        api.apply(SECRETS.path(namespace, "key"), key_secret(namespace, live.user_key.read_bytes()))
         hung.freeze()
         ssh_host(api, hanging, hung)
         ssh_host(api, foreign, other, knownHosts=[make_key(tmp_path / "another")])
@@ -200,6 +205,37 @@ def test_the_loop_serves_from_a_host_without_an_agent(
         assert condition(api, serving)["status"] == "True"
 
 
+def test_a_key_that_is_replaced_in_its_secret_opens_the_host(
+    ssh_api: Api, namespace: str, net: Network, speaker: SshHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_worker, "REFUSED_S", 0.5)
+    api, name = ssh_api, f"key-{namespace}"
+    there = net.host("key")
+    make_key(tmp_path / "stranger")
+    with sshd(tmp_path / "h", address=there.address, prefix=there.prefix) as server, ExitStack() as stack:
+        stack.callback(api.request, "DELETE", HOSTS.path(None, name))
+        ssh_host(api, name, server, identityFile=None, identitySecret={"name": "key"})
+        api.apply(SECRETS.path(namespace, "key"), key_secret(namespace, b"no key"))
+        speaker.start()
+        for text, reason in (
+            (b"no key", "IdentityUnusable"),
+            ((tmp_path / "stranger").read_bytes(), "AuthenticationFailed"),
+            (server.user_key.read_bytes(), "Reachable"),
+        ):
+            api.apply(SECRETS.path(namespace, "key"), key_secret(namespace, text))
+            eventually(
+                lambda reason=reason: condition(api, name).get("reason") == reason or None, what=reason, timeout_s=30
+            )
+
+        # The key of a host that answered is replaced, before the connection breaks. Nobody has to wait for a person.
+        monkeypatch.setattr(ssh_worker, "REFUSED_S", 600.0)
+        (server.directory / "authorized_keys").write_text(make_key(tmp_path / "next") + "\n")
+        api.apply(SECRETS.path(namespace, "key"), key_secret(namespace, (tmp_path / "next").read_bytes()))
+        accepted = server.log.count("Accepted publickey")
+        server.cut_connections()
+        eventually(lambda: server.log.count("Accepted publickey") > accepted or None, what="the next key", timeout_s=30)
+
+
 @pytest.mark.soak
 def test_a_host_that_was_cut_off_goes_on_and_one_that_is_removed_is_left_clean(
     ssh_api: Api, namespace: str, net: Network, speaker: SshHosts, tmp_path: Path, llama_server: Path, tiny_model: Path
@@ -234,3 +270,51 @@ def test_a_host_that_was_cut_off_goes_on_and_one_that_is_removed_is_left_clean(
             what="the Lease to be given back",
         )
         assert not is_ready(slice_of(api, namespace))
+
+
+def test_a_host_that_is_created_again_keeps_its_processes(
+    ssh_api: Api,
+    namespace: str,
+    net: Network,
+    speaker: SshHosts,
+    tmp_path: Path,
+    llama_server: Path,
+    tiny_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begins, may_go_on, remove_all = threading.Event(), threading.Event(), ssh_worker.SshWorker._remove_all
+
+    def held(worker: ssh_worker.SshWorker, processes: SshProcesses) -> None:
+        begins.set()
+        may_go_on.wait(60)
+        remove_all(worker, processes)
+
+    monkeypatch.setattr(ssh_worker.SshWorker, "_remove_all", held)
+    api, name = ssh_api, f"again-{namespace}"
+    there = net.host("agn")
+    with (
+        sshd(tmp_path / "h", address=there.address, prefix=there.prefix, binaries=[llama_server]) as server,
+        ExitStack() as stack,
+    ):
+        stack.callback(api.request, "DELETE", HOSTS.path(None, name))
+        ssh_host(api, name, server)
+        host_process(api, namespace, name, llama_plan(tiny_model))
+        speaker.start()
+        eventually(lambda: is_ready(slice_of(api, namespace)) or None, what="an endpoint", timeout_s=90)
+        pid = eventually(lambda: status(api, namespace).get("pid"), what="the process to be told")
+
+        def workers() -> list[threading.Thread]:
+            return [each for each in threading.enumerate() if each.name == f"ssh-{name}"]
+
+        [earlier] = workers()
+        api.request("DELETE", HOSTS.path(None, name))
+        assert begins.wait(60), "the worker withdraws the process first, and then removes it"
+        ssh_host(api, name, server)
+        eventually(lambda: len(workers()) == 2 or None, what="the worker of the new Host")
+        may_go_on.set()
+        earlier.join(60.0)
+        assert not earlier.is_alive()
+        assert not gone(pid, timeout_s=1), "the process was not stopped"
+        eventually(lambda: status(api, namespace).get("ready") or None, what="the process again", timeout_s=60)
+        eventually(lambda: is_ready(slice_of(api, namespace)) or None, what="the endpoint again", timeout_s=60)
+        assert status(api, namespace)["pid"] == pid, "nothing was restarted"

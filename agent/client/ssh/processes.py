@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import structlog
+
 from agent.client.ssh.connection import SshConnection
 from agent.client.ssh.errors import CommandRefused, SudoRefused
 from agent.client.ssh.layout import Record
@@ -46,6 +48,8 @@ from agent.processes.draining import drain_timeout_of
 from agent.processes.lifecycle import Policy, ProcessStatus
 from agent.processes.secret_values import SecretApi
 from agent.sources.source_policy import SourcePolicy
+from agent.steps.machine import MachineError
+from agent.steps.service import NotExpressible, Service
 from agent.steps.step import Outcome, State, Step, run_steps
 from agent.version import agent_version
 
@@ -58,6 +62,8 @@ POLICY = Policy(
 
 _DEFERRING = (StartDeferred, CommandRefused, SudoRefused)
 """Errors that concern one process: its next action has to wait."""
+
+_log = structlog.get_logger(__name__)
 
 
 class SshProcesses:
@@ -101,6 +107,8 @@ class SshProcesses:
         )
         self._awake: dict[str, str] = {}
         """By key, the start of the process that keeps the Mac awake."""
+        self._unproved: dict[str, str] = {}
+        """By key, the proved start that could not be written on the host; a warning was logged."""
         self._probes = ProcessProbes(connection)
 
     # Observation
@@ -138,7 +146,7 @@ class SshProcesses:
             record = record.model_copy(update={"generation": before.record.generation})
         service = self._preparation.service(record)
         files = self._preparation.file_steps(plan)
-        steps = [*written_steps(record, remote), *files, *unit_steps(service, remote)]
+        steps = [*written_steps(record, remote), *files, *_unit_steps(service, remote)]
         return run_steps([*steps, Started(service, remote, before)], self._machine, dry_run=True)
 
     def write(self, key: str, plan: ProcessPlan, generation: int, seen: dict[str, ObservedProcess]) -> Record:
@@ -278,7 +286,7 @@ class SshProcesses:
             service = self._preparation.service(record)
         started = Started(service, remote, before if action is not Action.RESTART else None)
         secrets = self._preparation.secret_steps(record)
-        unit = unit_steps(service, remote)
+        unit = _unit_steps(service, remote)
         self._run([*secrets, *written_steps(record, remote), *unit, started])
         self._units.in_order(key, checksum(file_in(unit)))
         self._keep(key, ProcessStatus(launch_hash=desired.launch_hash))
@@ -334,8 +342,17 @@ class SshProcesses:
             failure = self._probes.completion(record, remote)
             status = lifecycle.completion_checked(status, failure=failure, now=self._clock(), policy=policy)
         if status.ready_since is not None and seen.proved != seen.start:
-            self._machine.write(remote.layout.proved(record.key), f"{seen.start}\n".encode(), mode=0o600)
+            self._write_proved(record.key, seen.start, remote)
         return status
+
+    def _write_proved(self, key: str, start: str, remote: RemoteHost) -> None:
+        """Record a proved start on the host. After a failure the next check tries again, because the process serves."""
+        try:
+            self._machine.write(remote.layout.proved(key), f"{start}\n".encode(), mode=0o600)
+        except MachineError as error:
+            if self._unproved.get(key) != start:
+                _log.warning("Could not record a proved start", host=self.host, process=key, error=error.message)
+            self._unproved[key] = start
 
     def _repair_unit(self, record: Record, remote: RemoteHost, seen: ObservedProcess) -> None:
         """Write unit and files of a running process, once per connection and after a change by another program."""
@@ -345,7 +362,7 @@ class SshProcesses:
         unit, start = seen.unit, seen.start
         with suppress(StartDeferred):  # it serves; a problem with its unit is reported when it has to be started again
             service = self._preparation.service(record)
-            steps = unit_steps(service, remote)
+            steps = _unit_steps(service, remote)
             self._run([*written_steps(record, remote), *steps])
             unit = checksum(file_in(steps))
             if changed.restarted:
@@ -364,8 +381,8 @@ class SshProcesses:
     def _run(self, steps: Sequence[Step]) -> None:
         for outcome in run_steps(steps, self._machine):
             if outcome.state is State.FAILED:
-                hint = f"; {outcome.hint}" if outcome.hint else ""
-                raise StartDeferred(ProcessReason.LAUNCH_FAILED, f"{outcome.title}: {outcome.detail}{hint}")
+                words = _with_hint(f"{outcome.title}: {outcome.detail}", outcome.hint)
+                raise StartDeferred(ProcessReason.LAUNCH_FAILED, words)
 
     def _report(
         self, record: Record, seen: ObservedProcess | None, status: ProcessStatus, launch_hash: str
@@ -396,7 +413,22 @@ class SshProcesses:
         self._statuses.pop(key, None)
         self._units.drop_unit(key)
         self._awake.pop(key, None)
+        self._unproved.pop(key, None)
         self._preparation.drop_process(key)
+
+
+def _unit_steps(service: Service, remote: RemoteHost) -> list[Step]:
+    """Return the steps that install a unit. Raises StartDeferred if the host cannot have such a unit."""
+    try:
+        return unit_steps(service, remote)
+    except MachineError as error:
+        raise StartDeferred(ProcessReason.LAUNCH_FAILED, _with_hint(error.message, error.hint)) from error
+    except NotExpressible as error:
+        raise StartDeferred(ProcessReason.PLAN_INVALID, str(error)) from error
+
+
+def _with_hint(words: str, hint: str) -> str:
+    return f"{words}; {hint}" if hint else words
 
 
 def _reason_of(error: StartDeferred | CommandRefused | SudoRefused) -> str:

@@ -7,6 +7,7 @@ and `preparation`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from agent.client.ssh.facts import SshFacts
@@ -26,6 +27,8 @@ from agent.steps.step import Change, Step
 from program.desired.web_address import shown
 
 RESTART_DELAY_S = 2
+LOG_KEPT = 1 << 20
+"""Bytes of a log that stay when it is shortened; `look.sh` keeps as many."""
 MAX_STARTS = 6
 """Starts within five minutes before systemd gives up. The process is then Failed until its plan changes."""
 
@@ -112,7 +115,7 @@ def secret_steps(record: Record, values: Mapping[str, str], remote: RemoteHost) 
 
 
 def unit_steps(service: Service, remote: RemoteHost) -> list[Step]:
-    """Return the steps that install a unit and enable it at boot. Raises MachineError."""
+    """Return the steps that install a unit and enable it at boot. Raises MachineError, NotExpressible."""
     if remote.facts.os == "darwin":
         if remote.own_user:
             raise MachineError(
@@ -237,4 +240,24 @@ class Started:
                 machine
             )
         else:
+            if not self.remote.own_user and not self.remote.machine.is_root:
+                _own_log(machine, self.service.log_file)
             systemd.Running(self.remote.manager, self.service.name, self.service.mark, settle_s=0.0).apply(machine)
+
+
+_NO_LOG = 44
+
+
+def _own_log(machine: Machine, path: str) -> None:
+    """Let the user of the connection read and write a log, which systemd would make as root.
+
+    `look.sh`, which that user runs, shortens the log. Of a log that root has made, the end is kept.
+    """
+    looked = machine.run(["sh", "-c", f'[ -e "$1" ] || exit {_NO_LOG}; [ -r "$1" ] && [ -w "$1" ]', "sh", path])
+    if looked.code == 0:
+        return
+    kept = b""
+    if looked.code != _NO_LOG:
+        with suppress(MachineError):  # a start matters more than an old log
+            kept = machine.run(["tail", "-c", str(LOG_KEPT), "--", path], sudo=True).stdout
+    machine.write(path, kept, mode=0o600)

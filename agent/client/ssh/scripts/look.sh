@@ -59,7 +59,8 @@ for file in herdsman-process-*.json; do
     say started "$(ps -o lstart= -p "$pid" 2>/dev/null)"
   fi
   log="$1/logs/$unit.log"
-  [ ! -f "$log" ] || [ "$(wc -c <"$log")" -lt 67108864 ] ||
+  # systemd made the log as root if an earlier version of Herdsman started the process; it is replaced at the next start.
+  [ ! -f "$log" ] || [ ! -r "$log" ] || [ ! -w "$log" ] || [ "$(wc -c <"$log")" -lt 67108864 ] ||
     { tail -c 1048576 "$log" >"$log.1" && : >"$log"; } 2>/dev/null
 done
 exit 0
