@@ -133,7 +133,8 @@ def prefetch_job(
                 naming.ANNOTATION_APPLIED_HASH: fingerprint_of(what),
                 **({ANNOTATION_WARM: "true"} if warm else {}),
             },
-            "ownerReferences": [owner_reference(owner)],
+            # To block the deletion of a Model, the loop would need the right to its finalizers.
+            "ownerReferences": [{**owner_reference(owner), "blockOwnerDeletion": False}],
         },
         "spec": {
             "backoffLimit": BACKOFF_LIMIT,

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from components import demand
 from components.engine_workloads import is_stopped
+from components.rendered import RenderedService
+from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.errors import SpecInvalid
 from program.desired.facts import Problem
@@ -52,21 +54,24 @@ class QuotaClaim:
 NOTHING = QuotaClaim()
 
 
-def claim_of(desired: DesiredService, *, priority: int, created: str) -> QuotaClaim:
+def claim_of(
+    desired: DesiredService, rendered: RenderedService | None = None, *, priority: int, created: str
+) -> QuotaClaim:
     """Return the most that a service can take: nothing when it is suspended or on a host.
 
-    An autoscaler counts with its maximum.
+    An autoscaler counts with its maximum, also one of `rendered` that follows the requests. While the loop scales by
+    requests itself, the present replicas count, and each further one is a new claim.
     Of a service with `Workloads`, all sets of pods count, and groups as a whole.
     """
     if desired.workloads is not None and desired.host_placement is None:
-        described = _described(desired, desired.workloads)
+        described = _described(desired, desired.workloads, most=_most_by_requests(desired, rendered))
         return replace(described, priority=priority, created=created)
     if is_stopped(desired) or desired.host_placement is not None:
         replicas = 0
     elif desired.autoscaling is not None:
         replicas = desired.autoscaling.max_replicas
     else:
-        replicas = desired.replicas
+        replicas = max(desired.replicas, _most_by_requests(desired, rendered))
     memory_bytes = bytes_of(desired.pod.memory_request, field="spec.resources.memory") or 0
     return QuotaClaim(
         gpus=(desired.gpu.count if desired.gpu else 0) * replicas,
@@ -93,10 +98,20 @@ def claim_without_model(cr: Json, *, priority: int, created: str) -> QuotaClaim:
     return QuotaClaim(gpus=counts[0] * counts[1], priority=priority, created=created)
 
 
-def _described(desired: DesiredService, workloads: Workloads) -> QuotaClaim:
+def _most_by_requests(desired: DesiredService, rendered: RenderedService | None) -> int:
+    """Return the maximum of the autoscaler that follows the requests; 0 without one."""
+    if desired.by_requests is None or rendered is None:
+        return 0
+    scalers = (each.manifest["spec"] for each in rendered.objects if each.kind == kinds.AUTOSCALERS.kind)
+    return max((int(spec["maxReplicas"]) for spec in scalers), default=0)
+
+
+def _described(desired: DesiredService, workloads: Workloads, *, most: int) -> QuotaClaim:
+    """Add up all sets of pods. The first one serves; an autoscaler outside of `workloads` gives it `most` replicas."""
     if desired.suspended:
         return NOTHING
-    counted = [(pods, demand.most_replicas(pods)) for pods in workloads.pods]
+    main, *others = workloads.pods
+    counted = [(main, max(most, demand.most_replicas(main))), *((pods, demand.most_replicas(pods)) for pods in others)]
     return QuotaClaim(
         gpus=int(sum(demand.of_replica(pods, demand.gpus) * count for pods, count in counted)),
         gpu_memory_bytes=(desired.gpu_memory_bytes or 0) * counted[0][1],

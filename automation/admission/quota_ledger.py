@@ -106,6 +106,12 @@ class QuotaLedger:
             self._adopted.add(key)
         self._tell((), changed=changed)
 
+    def withdraw(self, key: ServiceKey) -> None:
+        """Let a service that cannot be applied wait for nothing. It keeps what it holds."""
+        with self._lock:
+            waited = self._waiting.pop(key, None)
+        self._tell((), changed=waited is not None)
+
     def release(self, key: ServiceKey) -> None:
         """Release the claim of a deleted service."""
         with self._lock:

@@ -88,6 +88,7 @@ class PolicyChecker:
         self._seen: object = None
         self._digest = ""
         self._readable = 1.0
+        self._again_at = 0.0
         self.in_force: FolderPolicies | NoPolicies = NoPolicies()
         if folder is not None:
             # Imported for a folder only: the rules and the models of routers take 1 MB.
@@ -108,12 +109,11 @@ class PolicyChecker:
         namespace_labels: Mapping[str, str],
     ) -> Verdict:
         """Return whether a service may be applied as it is rendered."""
-        policies = self.in_force
+        with self._lock:
+            policies, version, known = self.in_force, self._version, self._asked.get(key)
         if isinstance(policies, NoPolicies):
             return Verdict()
-        of = self._fingerprint(cr, desired, rendered, namespace_labels)
-        with self._lock:
-            known = self._asked.get(key)
+        of = _fingerprint(version, cr, desired, rendered, namespace_labels)
         now = self._clock()
         if known is not None and known.of == of and now < known.again_at:
             return known.verdict
@@ -123,7 +123,8 @@ class PolicyChecker:
             self._requeue(key, RETRY_S + 1)
         verdict = verdict_of(found)
         with self._lock:
-            self._asked[key] = _Asked(of, verdict, now + again_s)
+            if version == self._version:
+                self._asked[key] = _Asked(of, verdict, now + again_s)
         return verdict
 
     def drop_service(self, key: ServiceKey) -> None:
@@ -157,7 +158,7 @@ class PolicyChecker:
         if folder is None:
             return
         seen = _signature(folder)
-        if seen == self._seen:
+        if seen == self._seen and (self._readable or self._clock() < self._again_at):
             return
         from components.policies import reading
 
@@ -167,7 +168,8 @@ class PolicyChecker:
                 self._put_in_force(reading.load_policies(folder), digest)
             self._readable, self._complained = 1.0, ""
         except PolicyUnreadable as error:
-            self._readable = 0.0
+            # A slow start of the rules' process is also an error.
+            self._readable, self._again_at = 0.0, self._clock() + RETRY_S
             if str(error) != self._complained:
                 self._complained = str(error)
                 log.error(
@@ -176,11 +178,11 @@ class PolicyChecker:
         self._seen = seen
 
     def _put_in_force(self, policies: FolderPolicies | NoPolicies, digest: str) -> None:
-        before, self.in_force = self.in_force, policies
-        self._digest = digest
         with self._lock:
+            before, self.in_force = self.in_force, policies
             self._version += 1
             self._asked.clear()
+        self._digest = digest
         before.close()
         log.info("Read the policies again", folder=str(self._folder), policies=len(policies))
         self._changed()
@@ -192,13 +194,14 @@ class PolicyChecker:
             except Exception:
                 log.exception("Could not check the folder of policies")
 
-    def _fingerprint(
-        self, cr: Json, desired: DesiredService, rendered: RenderedService, labels: Mapping[str, str]
-    ) -> int:
-        metadata = cr["metadata"]
-        own = [metadata.get(name) for name in ("uid", "generation", "labels", "annotations")]
-        models = [model.model_dump_json() for model in (desired.model, desired.draft) if model is not None]
-        return hash(json.dumps([self._version, own, models, rendered.fingerprint, sorted(labels.items())]))
+
+def _fingerprint(
+    version: int, cr: Json, desired: DesiredService, rendered: RenderedService, labels: Mapping[str, str]
+) -> int:
+    metadata = cr["metadata"]
+    own = [metadata.get(name) for name in ("uid", "generation", "labels", "annotations")]
+    models = [model.model_dump_json() for model in (desired.model, desired.draft) if model is not None]
+    return hash(json.dumps([version, own, models, rendered.fingerprint, sorted(labels.items())]))
 
 
 def verdict_of(found: tuple[Violation, ...]) -> Verdict:

@@ -215,11 +215,14 @@ def _gateways(client: KubeClient, request: Request) -> Iterator[Finding]:
 
 
 def _state(url: str) -> list[Check]:
-    from automation.cli.state_access import opened, settings_of
+    from automation.cli.state_access import StateNotOpened, backend_of, settings_of
     from automation.state.checking import check_state
 
-    with opened(settings_of(url, None)) as backend:
-        return list(check_state(backend))
+    try:
+        with backend_of(settings_of(url, None)) as backend:
+            return list(check_state(backend))
+    except StateNotOpened as error:
+        return [Check("state", "failed", str(error), error.hint)]
 
 
 # Scopes of this machine

@@ -235,4 +235,9 @@ def invoke(arguments: list[str]) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return EXIT_FAILED
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        complain(f"{error.filename}: {error.strerror}", hint="run the command as the user who owns the file")
+        return EXIT_FAILED
     return result if isinstance(result, int) else 0

@@ -23,6 +23,7 @@ from automation.cli.state_access import (
     passphrase_of,
     print_transfers,
     progress_of,
+    read_old_passphrase,
     settings_of,
 )
 from components import naming
@@ -277,7 +278,6 @@ def rekey(
     dry_run: DryRun = False,
 ) -> None:
     """Encrypt all stacks with the given passphrase. Without the old passphrase, only stacks without secrets."""
-    from automation.engine.key_keeper import read_passphrase
     from automation.engine.port import Stack
     from automation.engine.stack_cli import Run
     from automation.engine.stack_states import opens, resealed
@@ -285,7 +285,7 @@ def rekey(
 
     settings = settings_of(state, passphrase_file)
     check_quiet(settings, kubeconfig, force=force)
-    old = read_passphrase(old_passphrase_file) if old_passphrase_file else None
+    old = read_old_passphrase(old_passphrase_file) if old_passphrase_file else None
     with opened(settings, old_passphrase=old) as backend:
         if dry_run:
             exports = {name: read(backend, name) for name in sorted(names_of(backend))}

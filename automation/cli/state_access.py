@@ -58,13 +58,33 @@ def passphrase_of(settings: Settings) -> str:
     )
 
 
+class StateNotOpened(Exception):
+    """The state cannot be opened or used; `hint` says what to do."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 @contextmanager
 def opened(
     settings: Settings, *, make: bool = False, old_passphrase: str | None = None, project: str = naming.PROJECT
 ) -> Iterator[StateBackend]:
+    """Open the backend as `backend_of`. Ends the command on an error."""
+    try:
+        with backend_of(settings, make=make, old_passphrase=old_passphrase, project=project) as backend:
+            yield backend
+    except StateNotOpened as error:
+        fail(str(error), hint=error.hint)
+
+
+@contextmanager
+def backend_of(
+    settings: Settings, *, make: bool = False, old_passphrase: str | None = None, project: str = naming.PROJECT
+) -> Iterator[StateBackend]:
     """Open the backend with separate work directories, because a loop's must never be shared.
 
-    Ends the command on an error.
+    Raises StateNotOpened, also for an error of the engine in the block.
     """
     # Imported here, so that other commands do not wait for it.
     from automation.engine.key_keeper import PassphraseMissing
@@ -75,7 +95,7 @@ def opened(
 
     path = StateUrl.of(settings.state).path
     if path is not None and not path.is_dir() and not make:
-        fail(f"{settings.state} contains no state", hint="name the state of the loop with --state")
+        raise StateNotOpened(f"{settings.state} contains no state", "name the state of the loop with --state")
     own = os.environ.get("PULUMI_CONFIG_PASSPHRASE")
     try:
         with tempfile.TemporaryDirectory(prefix="herdsman-state-") as directory:
@@ -95,7 +115,7 @@ def opened(
             finally:
                 backend.close()
     except (PassphraseMissing, toolchain.ToolMissing, EngineFailed) as error:
-        fail(str(error))
+        raise StateNotOpened(str(error)) from error
 
 
 def names_of(backend: StateBackend) -> set[str]:
@@ -159,6 +179,16 @@ def _holds(spec: dict[str, Any], now: datetime) -> bool:
         return True
     # Clocks of different machines differ, so the Lease counts as held for some time longer.
     return (now.astimezone(UTC) - renewed).total_seconds() < 2 * float(spec.get("leaseDurationSeconds") or 15) + 10
+
+
+def read_old_passphrase(file: pathlib.Path) -> str:
+    """Return the passphrase in a file. Ends the command when there is none."""
+    from automation.engine.key_keeper import PassphraseMissing, read_passphrase
+
+    try:
+        return read_passphrase(file)
+    except PassphraseMissing as error:
+        fail(str(error))
 
 
 @contextmanager

@@ -50,6 +50,11 @@ class FolderEdit:
         self._before = dict(texts)
         self._broken = broken
 
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """The files that have no text, each with the reason."""
+        return self._broken
+
     def get(self, identity: Identity) -> Json | None:
         """Return a document; None if no file has it."""
         found = self._find(identity)

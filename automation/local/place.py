@@ -172,21 +172,27 @@ class LocalPlace:
         kind = str(service.document.get("kind"))
         model = _model_ref(service.document)
         deleted = [f"{kind} {service.namespace}/{service.name}"]
+        kept: list[str] = []
 
         def change(edit: FolderEdit) -> None:
             self._required(edit, kind, service)
             edit.remove((kind, service.namespace, service.name))
-            folder = read_folder(edit.texts, {})
+            folder = read_folder(edit.texts, edit.unread)
             left = [each.document for key, each in folder.services.items() if key.namespace == service.namespace]
             users = {reference for each in left for reference in (_model_ref(each), draft_reference(each))}
             identity = (kinds.MODELS.kind, service.namespace, model)
-            if model and model not in users and edit.get(identity) is not None:
+            if not model or model in users or edit.get(identity) is None:
+                return
+            if folder.broken:
+                # A service in such a file goes on, and may use the Model.
+                kept.append(f"; Model {service.namespace}/{model} stays, because {min(folder.broken)} cannot be read")
+            else:
                 edit.remove(identity)
                 deleted.append(f"Model {service.namespace}/{model}")
 
         entry = Applied.read(self._folders.applied).of(dialect_of(service.document), service.namespace, service.name)
         self._changed(change)
-        text = " and ".join(deleted)
+        text = " and ".join(deleted) + "".join(kept)
         if self._dry_run is not None:
             if purge and entry is not None:
                 self._dry_run.append(f"delete the files of {entry.full_name} that no other service has")

@@ -32,6 +32,7 @@ from automation.reconcile.actions import (
     ReserveHosts,
     ReserveQuota,
     UpdateSleep,
+    WithdrawQuota,
 )
 from automation.reconcile.remover import Remover
 from automation.serving.sleep import SleepController
@@ -114,6 +115,8 @@ class Actor:
             case ReserveQuota():
                 denial = self.cluster.quotas.reserve(key, action.claim, without_model=action.without_model)
                 return replace(acted, outdated=acted.outdated or action.admitted != (denial is None))
+            case WithdrawQuota():
+                self.cluster.quotas.withdraw(key)
             case ClearPending():
                 self.approval.modes.settled(key, action.mode)
             case ClearFailure():

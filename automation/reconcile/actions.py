@@ -31,6 +31,11 @@ class ApplyObjects:
 
 
 @dataclass(frozen=True)
+class WithdrawQuota:
+    """Wait for no quota any more: the service cannot be applied as it is."""
+
+
+@dataclass(frozen=True)
 class DeleteObjects:
     """Delete objects of a service that the engine's state does not hold."""
 
@@ -169,6 +174,7 @@ Action = (
     | UpdateSleep
     | ReserveHosts
     | ReserveQuota
+    | WithdrawQuota
     | ClearPending
     | ClearFailure
     | RecordEvent

@@ -24,6 +24,7 @@ from automation.reconcile.actions import (
     ReserveHosts,
     ReserveQuota,
     UpdateSleep,
+    WithdrawQuota,
 )
 from automation.reconcile.desire import Desired
 from automation.reconcile.observe import Observed
@@ -131,7 +132,8 @@ def decide_preparation(desired: Desired, *, may_act: bool, frozen: bool) -> tupl
 def decide_reservations(desired: Desired, claim: QuotaClaim | None, *, admitted: bool) -> tuple[Action, ...]:
     """Decide which hosts and which quota are reserved, with an Event for each replica that moves to another host.
 
-    `claim` is what the service uses of quotas; `admitted` is whether the quotas have room for it.
+    `claim` is what the service uses of quotas, None if its spec does not say that. `admitted` is whether the quotas
+    have room for it.
     """
     actions: list[Action] = []
     if desired.hosts is not None and desired.hosts.decision.changes:
@@ -140,6 +142,8 @@ def decide_reservations(desired: Desired, claim: QuotaClaim | None, *, admitted:
         actions += [RecordEvent("Normal", "Moved", message) for message in desired.hosts.decision.moved]
     if claim is not None:
         actions.append(ReserveQuota(claim, without_model=desired.service is None, admitted=admitted))
+    elif desired.problem is not None:
+        actions.append(WithdrawQuota())
     return tuple(actions)
 
 

@@ -68,7 +68,7 @@ class Reviewer:
         labels = self.cluster.current_labels(key.namespace)
         verdict = self.approval.policies.verdict(key, cr, service, rendered, namespace_labels=labels)
         problem = desired.problem or terminating(key, observed) or verdict.problem
-        claim = claim_of(service, priority=observed.priority_value or 0, created=_created(cr))
+        claim = claim_of(service, rendered, priority=observed.priority_value or 0, created=_created(cr))
         quota = self.cluster.quotas.propose(key, claim)
         if problem is not None or quota is not None:
             modes.settled(key, desired.mode)

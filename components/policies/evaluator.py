@@ -120,7 +120,11 @@ class Evaluator:
             return [f"the service and its objects have {len(line)} bytes, more than {LARGEST_INPUT}" for _ in numbers]
         if self._process is None or self._process.poll() is not None:
             self._end()
-            self._start()
+            try:
+                self._start()
+            except (RuleUnusable, OSError) as error:
+                # A file that a rule imports may be broken by now.
+                raise _Silent(str(error)) from None
         found = self._exchange(line, self._timeout_s)["findings"]
         return [each if isinstance(each, str) else [Answer(*words) for words in each] for each in found]
 

@@ -15,7 +15,7 @@ from components.rendered import RenderedService
 from kubeapi import kinds
 from kubeapi.json_types import Json
 from program.desired.keys import ServiceKey
-from program.desired.service import DesiredService
+from program.desired.service import DesiredService, RequestScaling
 from program.desired.workloads import Workloads
 
 
@@ -104,18 +104,22 @@ def resources(subject: Subject, rule: Resources) -> Iterator[RuleViolation]:
             yield from _amounts(subject, name, bounds)
     desired = subject.desired
     if desired.workloads is not None:
-        yield from _of_sets(desired.workloads, rule)
+        yield from _of_sets(desired.workloads, rule, desired.by_requests)
     elif rule.gpu is not None:
         count = desired.gpu.count if desired.gpu is not None else 0
         yield from _counted("spec.resources.gpu", count, rule.gpu.min, rule.gpu.max, "GPUs of one replica")
     if rule.replicas is not None and desired.workloads is None:
-        scaling = desired.autoscaling
-        most = scaling.max_replicas if scaling is not None else desired.replicas
-        field = "spec.autoscaling.maxReplicas" if scaling is not None else "spec.replicas"
-        yield from _counted(field, most, None, rule.replicas.max, "replicas")
-        least = scaling.min_replicas if scaling is not None else desired.replicas
-        field = "spec.autoscaling.minReplicas" if scaling is not None else "spec.replicas"
-        yield from _counted(field, least, rule.replicas.min, None, "replicas")
+        scaling = desired.by_requests or desired.autoscaling
+        most = least = desired.replicas
+        fields = ("spec.replicas", "spec.replicas")
+        if scaling is not None:
+            most, least = scaling.max_replicas, scaling.min_replicas
+            fields = ("spec.autoscaling.maxReplicas", "spec.autoscaling.minReplicas")
+        if desired.by_requests is not None:
+            # The present number is not what the user asked for: it is that of the requests, or 0 while it sleeps.
+            fields = ("replicas by requests: maximum", "replicas by requests: minimum")
+        yield from _counted(fields[0], most, None, rule.replicas.max, "replicas")
+        yield from _counted(fields[1], least, rule.replicas.min, None, "replicas")
     for path, container in subject.containers():
         stated = container.get("resources") or {}
         # A service does not set the resources of the containers that download its model.
@@ -126,7 +130,7 @@ def resources(subject: Subject, rule: Resources) -> Iterator[RuleViolation]:
                 yield RuleViolation(field, "not set", f"every engine must set its {name}", ask)
 
 
-def _of_sets(workloads: Workloads, rule: Resources) -> Iterator[RuleViolation]:
+def _of_sets(workloads: Workloads, rule: Resources, by_requests: RequestScaling | None) -> Iterator[RuleViolation]:
     """Check the GPUs and the replicas of each set of pods. Minimums apply only to the pods that serve."""
     for pods in workloads.pods:
         is_main = pods is workloads.main
@@ -135,6 +139,8 @@ def _of_sets(workloads: Workloads, rule: Resources) -> Iterator[RuleViolation]:
             yield from _counted(f"{pods.name}: GPUs", count, least, rule.gpu.max, "GPUs of one replica")
         if rule.replicas is not None:
             most, least = demand.most_replicas(pods), demand.least_replicas(pods)
+            if is_main and by_requests is not None:
+                most, least = by_requests.max_replicas, by_requests.min_replicas
             yield from _counted(f"{pods.name}: replicas", most, None, rule.replicas.max, "replicas")
             if is_main:
                 yield from _counted(f"{pods.name}: replicas", least, rule.replicas.min, None, "replicas")

@@ -54,14 +54,14 @@ class TgiRuntime:
         return [
             *["--model-id", source.repository if repository else files or source.address],
             *["--port", str(port)],
-            # The launcher stops if the flag is repeated.
+            # The launcher stops if a flag is repeated.
             *([] if mentions(settings.extra_args, "--hostname") else ["--hostname", desired.bind_address or host]),
             *option("--revision", source.revision if repository else None),
             *option("--quantize", settings.quantize),
             *positive("--max-input-length", settings.max_input_length),
             *positive("--max-total-tokens", settings.max_total_tokens),
             *option("--dtype", settings.dtype),
-            *(["--num-shard", str(gpus)] if gpus > 1 else []),
+            *(["--num-shard", str(gpus)] if gpus > 1 and not mentions(settings.extra_args, "--num-shard") else []),
             *settings.extra_args,
         ]
 

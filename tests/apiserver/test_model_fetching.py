@@ -103,6 +103,7 @@ def test_a_prefetch_makes_a_job_and_ends_ready_even_after_the_job_is_gone(cluste
     pod = made["spec"]["template"]["spec"]
     assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "model-prefetch"
     assert made["metadata"]["ownerReferences"][0]["kind"] == "Model"
+    assert not made["metadata"]["ownerReferences"][0]["blockOwnerDeletion"], "the loop has no right to its finalizers"
     assert (made["spec"]["backoffLimit"], made["spec"]["ttlSecondsAfterFinished"]) == (2, 86400)
     assert pod["tolerations"] == [toleration]
     assert [c["name"] for c in pod["initContainers"]] == ["model-cache-prep", "model-downloader"]

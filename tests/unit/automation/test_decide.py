@@ -28,6 +28,7 @@ from automation.reconcile.actions import (
     ReserveHosts,
     ReserveQuota,
     UpdateSleep,
+    WithdrawQuota,
 )
 from automation.reconcile.decide import (
     CERTIFICATE_RECHECK_S,
@@ -244,6 +245,10 @@ def test_hosts_are_reserved_where_the_reservation_changes() -> None:
     assert decide_reservations(Desired(hosts=changed), None, admitted=True) == (ReserveHosts(changed),)
     assert decide_reservations(Desired(hosts=proposal(hosts=("a",))), None, admitted=True) == ()
     assert decide_reservations(Desired(service()), None, admitted=True) == ()
+
+
+def test_a_service_that_cannot_be_applied_waits_for_no_quota() -> None:
+    assert decide_reservations(Desired(problem=PROBLEM), None, admitted=True) == (WithdrawQuota(),)
 
 
 def test_a_claim_is_reserved_with_what_the_review_found() -> None:

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from automation.approval.policy_checker import RETRY_S, PolicyChecker
+from components.policies import reading
 from components.policies.policy import PolicyUnreadable
 from components.render import RenderOptions, render
 from program.desired.facts import Problem, ServiceFacts
@@ -87,6 +88,42 @@ def test_a_service_that_stays_is_asked_about_once(loop: Loop, monkeypatch: pytes
     loop.checker.drop_service(KEY)
     loop.verdict(service(replicas=2), generation=2, tier="prod")
     assert len(asked) == 5
+
+
+def test_a_verdict_of_replaced_policies_is_not_kept(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = loop.checker.in_force
+    check = before.check
+
+    def replaced_meanwhile(*arguments: Any, **options: Any) -> Any:
+        folder(tmp_path / "policies", p_yaml=document("where", namespaces={"allowed": ["ns"]}))
+        loop.checker.reload_if_changed()
+        return check(*arguments, **options)
+
+    monkeypatch.setattr(before, "check", replaced_meanwhile)
+    assert loop.verdict().problem is not None, "the policies at the beginning of the pass"
+    assert loop.verdict().problem is None, "those in force now"
+
+
+def test_a_folder_that_could_not_be_read_is_tried_again(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = reading.load_policies
+
+    def slow(_folder: Path) -> Any:
+        raise PolicyUnreadable("the rules of the folder cannot be loaded: it took longer than 20 s")
+
+    monkeypatch.setattr(reading, "load_policies", slow)
+    folder(tmp_path / "policies", p_yaml=document("where", namespaces={"allowed": ["ns"]}))
+    loop.checker.reload_if_changed()
+    assert loop.verdict().problem is not None
+    monkeypatch.setattr(reading, "load_policies", load)
+    loop.checker.reload_if_changed()
+    assert loop.changes == 0, "not at each look"
+    loop.now += RETRY_S + 1
+    loop.checker.reload_if_changed()
+    assert loop.verdict().problem is None
 
 
 def test_a_folder_is_read_again_when_it_changes(loop: Loop, tmp_path: Path) -> None:

@@ -22,10 +22,11 @@ from automation.admission.quota import (
 )
 from automation.admission.quota_controller import quota_status
 from automation.admission.quota_ledger import QuotaLedger
+from components.render import RenderOptions, render
 from program.desired.engines import Tgi
 from program.desired.keys import ServiceKey
 from program.desired.model import DesiredModel, Gpu, ModelSource, SourceKind
-from program.desired.service import Autoscaling, DesiredService, HostPlacement, PodSettings
+from program.desired.service import Autoscaling, DesiredService, HostPlacement, PodSettings, RequestScaling
 from program.desired.workloads import PodSet, Workloads
 from tests.support.workloads import described, group_set, hpa, pod_set
 
@@ -143,6 +144,11 @@ def test_a_claim_counts_all_replicas_that_there_may_ever_be() -> None:
     assert claim(replicas=0).is_nothing
     assert claim(host_placement=HostPlacement(host="mac")).is_nothing
     assert claim(gpu=None).gpus == 0
+    by_requests = RequestScaling(max_replicas=5, target=2)
+    assert claim(by_requests=by_requests).gpus == 8, "the loop asks for each further replica"
+    options = RenderOptions(requests_autoscaled=True)
+    followed = service.model_copy(update={"by_requests": by_requests})
+    assert claim_of(followed, render(followed, options), priority=5, created="t").gpus == 20
 
 
 def test_a_proposal_reserves_nothing_and_counts_no_denial() -> None:
@@ -209,6 +215,18 @@ def test_a_denied_service_that_goes_waits_no_more() -> None:
     quotas.release(key("holder"))
     assert enqueued == []
     assert quotas.usages()[NAME].gpus == 0
+
+
+def test_a_denied_service_that_becomes_invalid_waits_no_more() -> None:
+    quotas, enqueued = book(gpuCount=4)
+    quotas.reserve(key("holder"), gpus(4))
+    quotas.reserve(key("invalid"), gpus(2, created="1"))
+    quotas.reserve(key("waiter"), gpus(4, created="2"))
+    quotas.withdraw(key("invalid"))
+    quotas.release(key("holder"))
+    assert enqueued == ["waiter"]
+    quotas.withdraw(key("waiter"))
+    assert quotas.usages()[NAME].gpus == 4, "what is held stays"
 
 
 def test_services_that_run_when_the_loop_starts_are_admitted_with_what_they_have() -> None:

@@ -138,6 +138,16 @@ def test_a_deletion_takes_the_model_along_unless_another_service_uses_it(
     assert os.listdir(folders.config) == []
 
 
+def test_a_deletion_keeps_the_model_while_a_file_that_may_use_it_is_broken(
+    place: LocalPlace, folders: LocalFolders
+) -> None:
+    deploy(place)
+    (folders.config / "second.yaml").write_text("kind: [")
+    said = place.delete(place.find("chat"))
+    assert said == "InferenceService default/chat; Model default/chat stays, because second.yaml cannot be read"
+    assert "kind: Model" in (folders.config / "chat.yaml").read_text()
+
+
 def test_a_purge_deletes_the_files_of_that_service_only(place: LocalPlace, folders: LocalFolders) -> None:
     deploy(place)
     deploy(place, "other")

@@ -11,7 +11,7 @@ import pytest
 from components.policies.matching import comes_from, told_source, value_at
 from components.policies.policy import Violation
 from program.desired.model import Gpu, ModelSource, SourceKind
-from program.desired.service import Autoscaling, DesiredService, HostPlacement, PodSettings
+from program.desired.service import Autoscaling, DesiredService, HostPlacement, PodSettings, RequestScaling
 from tests.support.builders import claim_model, file_model, http_model, repository_model, service
 from tests.unit.policies.folders import check, document, policies
 
@@ -98,6 +98,12 @@ def test_an_autoscaler_counts_with_its_maximum(found: Found) -> None:
     scaled = service(replicas=1, autoscaling=Autoscaling(min_replicas=1, max_replicas=9))
     (violation,) = found(scaled, resources={"replicas": {"max": 3}})
     assert (violation.field, violation.value) == ("spec.autoscaling.maxReplicas", "9")
+
+
+def test_a_service_that_is_scaled_by_requests_counts_with_its_bounds(found: Found) -> None:
+    asleep = service(replicas=0, by_requests=RequestScaling(min_replicas=2, max_replicas=9, target=4))
+    (violation,) = found(asleep, resources={"replicas": {"min": 2, "max": 3}})
+    assert (violation.field, violation.value) == ("replicas by requests: maximum", "9")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from components.policies.evaluator import ANSWER_TIMEOUT_S
 from components.policies.policy import PolicyUnreadable
 from tests.support.builders import http_model, service
-from tests.unit.policies.folders import check, document, policies
+from tests.unit.policies.folders import check, document, folder, policies
 
 PYTHON = "from components.policies import rule\n"
 SOON_S = 1.0
@@ -133,6 +133,15 @@ def test_what_a_rule_does_to_its_input_concerns_no_other(tmp_path: Path) -> None
     )
     (violation,) = check(policies(tmp_path, rules_py=text))
     assert violation.rule == "2 base"
+
+
+def test_a_shared_file_that_is_broken_later_stops_no_question(tmp_path: Path) -> None:
+    text = PYTHON + "from limits import LIMIT\n@rule('r')\ndef r(**_):\n    return f'at most {LIMIT}'\n"
+    rules = policies(tmp_path, limits_py="LIMIT = 3\n", rules_py=text)
+    folder(tmp_path, limits_py="LIMIT = \n")
+    rules.close()  # the next question starts the process again
+    (violation,) = check(rules)
+    assert violation.failed and "limits.py" in violation.value
 
 
 def test_files_of_a_folder_may_share_code(tmp_path: Path) -> None:

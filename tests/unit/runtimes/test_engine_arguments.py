@@ -165,11 +165,13 @@ def test_vllms_draft_model_is_what_was_resolved() -> None:
 
 
 def test_tgi_shards_over_several_gpus_only() -> None:
-    def shards(gpus: int) -> list[str]:
-        return values(argv(service(engine=Tgi(), model=repository_model(), gpu=Gpu(count=gpus))), "--num-shard")
+    def shards(gpus: int, *extra: str) -> list[str]:
+        engine = Tgi(extra_args=extra)
+        return values(argv(service(engine=engine, model=repository_model(), gpu=Gpu(count=gpus))), "--num-shard")
 
     assert shards(1) == []
     assert shards(2) == ["2"]
+    assert shards(4, "--num-shard", "2") == ["2"], "the launcher stops if a flag is repeated"
 
 
 def test_a_token_is_a_reference_and_never_a_value() -> None:
