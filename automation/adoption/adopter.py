@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from automation.adoption.candidates import (
+    RELEASED_NOTES,
     Candidate,
     adoption_annotations,
     find_candidate,
@@ -26,11 +27,10 @@ from automation.adoption.kept_templates import WORKLOAD_KINDS, read_record, work
 from automation.adoption.owner_references import controller_uid, replace_owner
 from automation.adoption.upstream_controller import upstream_of
 from automation.reconcile.plan import ObjectName
-from components import naming
 from components.naming import owner_reference
 from kubeapi import kinds
 from kubeapi.client import KubeClient
-from kubeapi.errors import NotFound
+from kubeapi.errors import ApiError, NotFound, Unreachable
 from kubeapi.json_types import Json
 from program.desired.keys import ANNOTATION_ADOPT, ANNOTATION_CONTROLLER, ANNOTATION_KEPT_TEMPLATE, Owner
 from program.dialects.registry import DIALECTS, LLMKUBE, REFERRERS, key_of, kind_of
@@ -113,7 +113,10 @@ class Adopter:
         )
 
     def release(self, batch: Sequence[Candidate]) -> list[Result]:
-        """Give services back: wait until the loop has released them, and remove Herdsman's annotations."""
+        """Give services back: wait until the loop has released them, and remove Herdsman's annotations.
+
+        Every step can be repeated.
+        """
         for one in batch:
             own = {ANNOTATION_ADOPT: None} if one.key.dialect == "kserve" else {}
             released_to = upstream_of(one.key.dialect).released_to
@@ -126,9 +129,10 @@ class Adopter:
         )
         for result in results:
             if not result.failed:
-                self._remove_annotations(result.candidate)
                 if result.candidate.key.dialect == "llmaz":
                     self._return_to_llmaz(result.candidate)
+                # The last step: a repeated release finds an unfinished one by these annotations.
+                self._remove_annotations(result.candidate)
         return results
 
     def refresh(self, batch: Sequence[Candidate]) -> list[Result]:
@@ -146,8 +150,7 @@ class Adopter:
 
     def _remove_annotations(self, one: Candidate) -> None:
         """Remove Herdsman's annotations from the objects, so that a later adoption does not take them for applied."""
-        notes = dict.fromkeys((naming.ANNOTATION_APPLIED_HASH, ANNOTATION_KEPT_TEMPLATE))
-        body = {"metadata": {"annotations": notes}}
+        body = {"metadata": {"annotations": dict.fromkeys(RELEASED_NOTES)}}
         for name in one.workloads:
             try:
                 self._client.patch(_KINDS[name.kind], one.key.namespace, name.name, body, field_manager=FIELD_MANAGER)
@@ -172,7 +175,7 @@ class Adopter:
     ) -> list[Result]:
         """Wait until `find` returns a result for each service, or the time is over.
 
-        A result without a state gets `done`.
+        A result without a state gets `done`. An error concerns only the service for which it was raised.
         """
         began = self._clock()
         waiting = {one.key: one for one in batch}
@@ -180,9 +183,7 @@ class Adopter:
         while waiting:
             spent = self._clock() - began
             for key, one in list(waiting.items()):
-                found = find(one)
-                if found is None and spent >= self._timeout_s:
-                    found = Result(one, "failed", self._not_ready_text(one) or late)
+                found = self._look(one, find, late if spent >= self._timeout_s else "")
                 if found is not None:
                     state = found.state or done
                     results[key] = Result(one, state, found.why, round(self._clock() - began, 3))
@@ -190,6 +191,20 @@ class Adopter:
             if waiting:
                 self._sleep(POLL_S if spent < 10 else SLOW_POLL_S)
         return [results[one.key] for one in batch]
+
+    def _look(self, one: Candidate, find: Callable[[Candidate], Result | None], late: str) -> Result | None:
+        """Return the result of `find` or of its error; None to look again, which ends when `late` is given."""
+        try:
+            found = find(one)
+            if found is None and late:
+                return Result(one, "failed", self._not_ready_text(one) or late)
+            return found
+        except NotFound:
+            return Result(one, "failed", "it was deleted")
+        except Unreachable as error:
+            return Result(one, "failed", str(error)) if late else None
+        except ApiError as error:
+            return Result(one, "failed", str(error))
 
     def _find_adopted(self, one: Candidate) -> Result | None:
         """Return a failure when pods were replaced or the loop stalls; None until the loop has applied the service."""

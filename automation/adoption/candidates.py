@@ -14,6 +14,7 @@ from enum import StrEnum
 from automation.adoption.kept_templates import WORKLOAD_KINDS, digests_text
 from automation.adoption.owner_references import controller_uid
 from automation.adoption.ownership import controller_of
+from automation.adoption.upstream_controller import upstream_of
 from automation.cache.owners import selector_of
 from automation.reconcile.plan import ObjectName
 from components import naming
@@ -32,6 +33,8 @@ LABEL_ROUTER = "inference.llmkube.dev/model-router"
 """LLMKube's label on the objects of a router's proxy."""
 _RESOURCE_MARKS = {"ModelRouter": "SpecHonoured", "ModelPool": "Ready", "LoRAAdapter": "Ready"}
 """A condition that Herdsman's status of a kind has, and LLMKube's has not."""
+RELEASED_NOTES = (naming.ANNOTATION_APPLIED_HASH, ANNOTATION_KEPT_TEMPLATE)
+"""The annotations of objects that a release removes, as its last step."""
 MANAGED_BY_AGENT = ("llmkube.ai/managed-by", "metal-agent")
 
 
@@ -191,6 +194,14 @@ def is_applied(obj: Json) -> bool:
     """Return whether a loop has applied a live object, and with it all objects before it."""
     annotations = obj["metadata"].get("annotations") or {}
     return naming.ANNOTATION_APPLIED_HASH in annotations and applied_fields(obj, naming.FIELD_MANAGER) is not None
+
+
+def is_half_released(one: Candidate) -> bool:
+    """Return whether a service names the controller that it was given back to, and its objects are still annotated."""
+    if one.state is State.FOREIGN or controller_of(one.cr, {}) != upstream_of(one.key.dialect).released_to:
+        return False
+    notes = {note for obj in one.workloads.values() for note in obj["metadata"].get("annotations") or {}}
+    return not notes.isdisjoint(RELEASED_NOTES)
 
 
 def adoption_annotations(one: Candidate) -> dict[str, str]:

@@ -176,12 +176,12 @@ def _release_or_refresh(
     keep_going: bool,
 ) -> list[Result]:
     from automation.adoption.adopter import Result
-    from automation.adoption.candidates import State
+    from automation.adoption.candidates import State, is_half_released
     from automation.adoption.kept_templates import read_record
     from automation.adoption.upstream_controller import upstream_of
 
     def concerned(each: Candidate) -> str:
-        if each.state is not State.OURS:
+        if each.state is not State.OURS and not (release and is_half_released(each)):
             return "no loop of this class manages it"
         if refresh_only and not any(read_record(obj) is not None for obj in each.workloads.values()):
             return "its pods have Herdsman's template already"

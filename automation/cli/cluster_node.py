@@ -22,30 +22,34 @@ VOLUMES = 8
 
 
 def start_node(cluster: LocalCluster) -> bool:
-    """Start the node of a running cluster, and build missing programs before. Return whether the node was down.
+    """Start the node of a running cluster, and build missing programs before. Return whether it was not complete.
+
+    A repeated call completes a start that was interrupted.
 
     Raises ToolMissing, BuildFailed and ClusterError, as `tools.build.ensure` and `Node.up`.
     """
     build.ensure(PROGRAMS)
     node = Node(cluster)
-    started = node.up()
-    if started:
-        client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
-        try:
-            provide(node, client)
-        finally:
-            client.close()
-    return started
+    node.up()
+    if node.layout.is_provided:
+        return False
+    client = KubeClient.from_kubeconfig(str(cluster.kubeconfig))
+    try:
+        provide(node, client)
+    finally:
+        client.close()
+    return True
 
 
 def provide(node: Node, client: KubeClient) -> None:
     """Give a node its images, a route for its pods to the API server, and a few volumes.
 
-    A volume keeps its content when its claim is deleted and another claim binds it.
+    A volume keeps its content when its claim is deleted and another claim binds it. Every step can be repeated.
     """
     node.load([image_set.downloader(), image_set.llama_server(locate("llama-server"))])
     client.apply(kinds.ENDPOINT_SLICES, "default", _api_server(node), field_manager="herdsman", force=True)
     provide_volumes(node, client)
+    node.layout.note_provided(True)
 
 
 def provide_volumes(node: Node, client: KubeClient) -> None:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from kubeapi.client import KubeClient
 from kubeapi.kinds import Kind
+from program.dialects.status.conditions import Type, condition_of, ready_condition
 
 _RECONCILE_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _BATCH_BUCKETS_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -178,12 +179,11 @@ class Metrics:
 
     def on_service_status(self, cr: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         """Observe how long a service took to become ready; fits `StatusWriter(on_written=…)`."""
-        before, after = _ready(cr.get("status")), _ready(status)
-        if after.get("status") != "True" or before.get("status") == "True":
+        after = ready_condition({"status": status})
+        if after.get("status") != "True" or ready_condition(cr).get("status") == "True":
             return
-        since = before.get("lastTransitionTime") or cr["metadata"].get("creationTimestamp")
-        if since:
-            took = datetime.fromisoformat(after["lastTransitionTime"]) - datetime.fromisoformat(since)
+        if (since := _not_ready_since(cr)) is not None:
+            took = datetime.fromisoformat(after["lastTransitionTime"]) - since
             self.service_ready_seconds.observe(max(0.0, took.total_seconds()))
 
     def on_model_status(self, cr: Mapping[str, Any], status: Mapping[str, Any]) -> None:
@@ -194,5 +194,15 @@ class Metrics:
             self.download_bytes.labels(cr["metadata"]["namespace"], cr["metadata"]["name"]).inc(after - before)
 
 
-def _ready(status: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return next((c for c in (status or {}).get("conditions") or () if c["type"] == "Ready"), {})
+def _not_ready_since(cr: Mapping[str, Any]) -> datetime | None:
+    """Return since when a service was wanted and not ready; None if this is not known."""
+    ready, reconciling, stalled = (condition_of(cr, kind) for kind in (Type.READY, Type.RECONCILING, Type.STALLED))
+    if reconciling.get("status") == stalled.get("status") == "False":
+        return None  # it was stopped on purpose, and nothing says when it was wanted again
+    since = ready.get("lastTransitionTime") or cr["metadata"].get("creationTimestamp")
+    times = [datetime.fromisoformat(since)] if since else []
+    began = reconciling.get("lastTransitionTime") if reconciling.get("status") == "True" else None
+    # Ready stays False while a service is stopped on purpose. If Stalled ended then, the service had failed instead.
+    if began and began != stalled.get("lastTransitionTime"):
+        times.append(datetime.fromisoformat(began))
+    return max(times, default=None)

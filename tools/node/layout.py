@@ -110,6 +110,22 @@ class NodeLayout:
         """Folders for volumes of the cluster."""
         return self.directory / "volumes"
 
+    @property
+    def provided(self) -> Path:
+        """An empty file while the running node has all that pods need; `is_provided` and `note_provided` use it."""
+        return self.directory / "provided"
+
+    @property
+    def is_provided(self) -> bool:
+        """Whether the node got everything since its start: a start may be interrupted at any step."""
+        return self.provided.exists()
+
+    def note_provided(self, provided: bool) -> None:
+        if provided:
+            self.provided.touch(mode=0o600)
+        else:
+            self.provided.unlink(missing_ok=True)
+
     def log(self, program: str) -> Path:
         return self.logs / f"{program}.log"
 

@@ -24,6 +24,7 @@ def start(layout: NodeLayout) -> None:
     Raises:
         OSError: they could not be started.
     """
+    layout.note_provided(False)
     for folder in (layout.lib, layout.logs):
         folder.mkdir(parents=True, exist_ok=True)
     cgroups.make(layout.read_plan().network.cgroup)
@@ -46,6 +47,7 @@ def first_pid(layout: NodeLayout) -> int | None:
 
 def stop(layout: NodeLayout, *, purge: bool = False) -> bool:
     """End a node with all its pods; return whether it ran. Images and volumes stay unless `purge` is true."""
+    layout.note_provided(False)
     record = layout.read_record()
     ran = processes.find(record, layout.directory) is not None
     if record is not None:

@@ -50,6 +50,8 @@ class Node:
     def up(self, *, timeout_s: float = 60.0) -> bool:
         """Start the node unless it runs, and wait until pods can run on it; return whether it was started.
 
+        A repeated call completes a start that was interrupted.
+
         Raises:
             ToolMissing: a program is not on this machine, or the machine cannot run a node.
             ClusterError: it was not ready in time.
@@ -63,7 +65,7 @@ class Node:
                 # From now on other nodes see that its addresses are taken.
                 self._await(self._container_runtime_answers, "containerd", deadline)
         self._await(self._container_runtime_answers, "containerd", deadline)
-        if started:
+        if not self.layout.is_provided:
             self.load([image_set.pause()])
         self._await(self._is_ready, "kubelet", deadline)
         self._await(self._routes_services, "kube-proxy", deadline)

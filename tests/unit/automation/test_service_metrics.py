@@ -138,20 +138,52 @@ def test_two_thousand_services_are_scraped_at_once() -> None:
     assert took_s < 0.4, f"a scrape took {took_s:.3f} s of CPU"
 
 
-def test_the_time_until_a_service_was_ready_is_observed_once() -> None:
-    def status(value: str, at: str) -> Json:
-        return {"conditions": [{"type": "Ready", "status": value, "lastTransitionTime": at}]}
+def conditions(ready: str, reconciling: str = "", stalled: str = "") -> Json:
+    """Return a status with conditions, each given as its status and the time of its last change."""
+    given = {"Ready": ready, "Reconciling": reconciling, "Stalled": stalled}
+    parts = {kind: text.split() for kind, text in given.items() if text}
+    return {
+        "conditions": [
+            {"type": kind, "status": status, "lastTransitionTime": f"2026-11-21T{at}Z"}
+            for kind, (status, at) in parts.items()
+        ]
+    }
 
+
+def ready_times(*statuses: Json) -> tuple[float | None, float | None]:
+    """Return sum and number of the observed times of a new service that gets these statuses one after the other."""
     metrics = Metrics()
-    new = {"metadata": {"creationTimestamp": "2026-11-21T10:00:00Z"}}
-    ready = status("True", "2026-11-21T10:01:30Z")
-    metrics.on_service_status(new, ready)
-    metrics.on_service_status({**new, "status": ready}, status("True", "2026-11-21T10:01:30Z"))
-    lost = status("False", "2026-11-21T11:00:00Z")
-    metrics.on_service_status({**new, "status": ready}, lost)
-    metrics.on_service_status({**new, "status": lost}, status("True", "2026-11-21T11:00:10Z"))
-    assert metrics.registry.get_sample_value("herdsman_service_ready_seconds_sum") == 100
-    assert metrics.registry.get_sample_value("herdsman_service_ready_seconds_count") == 2
+    cr: Json = {"metadata": {"creationTimestamp": "2026-11-21T10:00:00Z"}}
+    for status in statuses:
+        metrics.on_service_status(cr, status)
+        cr = {**cr, "status": status}
+    read = metrics.registry.get_sample_value
+    return read("herdsman_service_ready_seconds_sum"), read("herdsman_service_ready_seconds_count")
+
+
+def test_the_time_until_a_service_was_ready_is_observed_once() -> None:
+    ready, lost = conditions("True 10:01:30"), conditions("False 11:00:00")
+    assert ready_times(ready, ready, lost, conditions("True 11:00:10")) == (100, 2)
+
+
+def test_the_time_that_a_service_was_stopped_on_purpose_does_not_count() -> None:
+    started = conditions("False 10:00:00", "True 10:00:00", "False 10:00:00")
+    ready = conditions("True 10:00:30", "False 10:00:30", "False 10:00:00")
+    stopping = conditions("False 11:00:00", "True 11:00:00", "False 10:00:00")
+    stopped = conditions("False 11:00:00", "False 11:00:05", "False 10:00:00")
+    resumed = conditions("False 11:00:00", "True 15:00:00", "False 10:00:00")
+    again = conditions("True 15:00:20", "False 15:00:20", "False 10:00:00")
+    assert ready_times(started, ready, stopping, stopped, resumed, again) == (50, 2)
+    assert ready_times(started, ready, stopping, stopped, conditions("True 15:00:20")) == (30, 1), (
+        "nobody knows when a service was resumed that has no status in between"
+    )
+
+
+def test_the_time_that_a_service_failed_counts() -> None:
+    stalled = conditions("False 10:00:00", "False 10:00:00", "True 10:00:00")
+    corrected = conditions("False 10:00:00", "True 10:10:00", "False 10:10:00")
+    assert ready_times(stalled, corrected, conditions("True 10:10:20")) == (620, 1)
+    assert ready_times(stalled, conditions("True 10:10:20")) == (620, 1)
 
 
 def test_bytes_of_downloads_are_counted_as_they_come() -> None:
