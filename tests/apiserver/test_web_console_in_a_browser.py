@@ -75,6 +75,8 @@ def test_every_page_works_in_a_browser(link: str, client: KubeClient, namespace:
 
             # The content follows the cluster, without a load of the page.
             await page.go(link.partition("/open")[0])
+            # What changed before the stream of events began is loaded when it begins.
+            await page.until("performance.getEntriesByType('resource').some(one => one.initiatorType === 'fetch')")
             await page.run("window.kept = true")
             await asyncio.to_thread(place.apply, [previews.service_cr("second")])
             await page.until("document.body.innerText.includes('second') && window.kept")

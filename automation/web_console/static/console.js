@@ -4,15 +4,27 @@
 const main = document.querySelector("main[data-live]");
 if (main) {
   const events = new EventSource(`/events?of=${main.dataset.live}`);
-  events.addEventListener("changed", async () => {
-    // Not while somebody types or reads an opened part.
-    if (main.contains(document.activeElement) || main.querySelector("details[open]")) return;
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (!answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const fresh = page.querySelector("main");
-    if (fresh) main.replaceChildren(...fresh.childNodes);
-  });
+  let isStale = false;
+  const load = async () => {
+    // Not while somebody types, has chosen a link or button, or reads an opened part. It is loaded afterwards.
+    const chosen = document.activeElement?.closest("a, button, input, select, summary, textarea");
+    if (!isStale || main.contains(chosen ?? null) || main.querySelector("details[open]")) return;
+    isStale = false;
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      if (!answer.ok) throw new Error(answer.statusText);
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+      if (fresh && fresh.innerHTML !== main.innerHTML) main.replaceChildren(...fresh.childNodes);
+    } catch {
+      isStale = true;
+    }
+  };
+  const changed = () => { isStale = true; load(); };
+  events.addEventListener("changed", changed);
+  // Before the stream began, or began again after a break, nobody told of changes.
+  events.addEventListener("open", changed);
+  main.addEventListener("focusout", () => setTimeout(load));
+  main.addEventListener("toggle", load, true);
 }
 
 const log = document.querySelector("pre[data-follow]");
