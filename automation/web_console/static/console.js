@@ -5,16 +5,20 @@ const main = document.querySelector("main[data-live]");
 if (main) {
   const events = new EventSource(`/events?of=${main.dataset.live}`);
   let isStale = false;
-  const load = async () => {
-    // Not while somebody types, has chosen a link or button, or reads an opened part. It is loaded afterwards.
+  // Whether somebody types, has chosen a link or button, or reads an opened part. The content is loaded afterwards.
+  const isInUse = () => {
     const chosen = document.activeElement?.closest("a, button, input, select, summary, textarea");
-    if (!isStale || main.contains(chosen ?? null) || main.querySelector("details[open]")) return;
+    return main.contains(chosen ?? null) || main.querySelector("details[open]") !== null;
+  };
+  const load = async () => {
+    if (!isStale || isInUse()) return;
     isStale = false;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
       if (!answer.ok) throw new Error(answer.statusText);
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
-      if (fresh && fresh.innerHTML !== main.innerHTML) main.replaceChildren(...fresh.childNodes);
+      if (isInUse()) isStale = true;
+      else if (fresh && fresh.innerHTML !== main.innerHTML) main.replaceChildren(...fresh.childNodes);
     } catch {
       isStale = true;
     }
