@@ -19,12 +19,12 @@ def install_crds(api: controlplane.Api) -> None:
 
 
 def establish(api: controlplane.Api, documents: Iterable[dict[str, Any]]) -> None:
-    """Apply CRDs and wait until the API server serves each of their versions."""
+    """Apply CRDs and wait until the API server serves each of their versions that is to be served."""
     applied = tuple(documents)
     for document in applied:
         api.apply(f"{CRDS}/{document['metadata']['name']}", document)
     for spec in (document["spec"] for document in applied):
-        for version in spec["versions"]:
+        for version in (each for each in spec["versions"] if each["served"]):
             path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
             controlplane.eventually(functools.partial(api.serves, path), what=f"{path} to be served")
 
@@ -33,8 +33,8 @@ def establish(api: controlplane.Api, documents: Iterable[dict[str, Any]]) -> Non
 def established(api: controlplane.Api, documents: Iterable[dict[str, Any]]) -> Iterator[None]:
     """Provide CRDs while the block lasts, on a cluster that other tests use as well."""
     mine = tuple(documents)
-    establish(api, mine)
     try:
+        establish(api, mine)
         yield
     finally:
         for document in mine:

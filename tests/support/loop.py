@@ -205,7 +205,7 @@ def install_crds(client: KubeClient) -> None:
         client.apply(kinds.CRDS, None, document, field_manager="tests", force=True)
     for spec in (document["spec"] for document in crd_documents()):
         names, namespaced = spec["names"], spec["scope"] == "Namespaced"
-        for version in spec["versions"]:
+        for version in (each for each in spec["versions"] if each["served"]):
             kind = kinds.Kind(f"{spec['group']}/{version['name']}", names["kind"], names["plural"], namespaced)
             eventually(partial(extensions.is_served, client, kind), what=f"{kind.full_name} to be served")
 
