@@ -152,7 +152,7 @@ take_over() {
 
 release() {
   hush
-  [ -z "$beat" ] || kill "$beat" 2>/dev/null
+  [ -z "$beat" ] || kill -9 "$beat" 2>/dev/null
   [ "$(owner)" != "$me" ] || rm -rf "$lock"
   [ -z "$bundle" ] || rm -f "$bundle"
 }
@@ -177,8 +177,9 @@ report() {
   ) </dev/null &
   reporter=$!
 }
+# Not by TERM: a shell that has just begun still has the trap of its parent, and loses the signal.
 hush() {
-  [ -z "$reporter" ] || { kill "$reporter" && wait "$reporter"; } 2>/dev/null
+  [ -z "$reporter" ] || { kill -9 "$reporter" && wait "$reporter"; } 2>/dev/null
   reporter=''
 }
 

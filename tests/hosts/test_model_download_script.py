@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from components.downloader import download_script
 from tests.support import needs
 from tests.support.certificates import own_certificate
 from tests.support.downloader import ONE_SHELL, SHELLS, Downloader, last_line, small_disk, wait_for
@@ -40,6 +42,14 @@ def downloader(request: pytest.FixtureRequest, tmp_path: Path) -> Downloader:
 @pytest.fixture
 def busybox(tmp_path: Path) -> Downloader:
     return Downloader.with_shell(ONE_SHELL, tmp_path)
+
+
+def test_a_report_that_has_just_begun_ends(downloader: Downloader) -> None:
+    functions = download_script().partition('\nwhere=$(shown "${MODEL_SOURCE:-}")')[0]
+    loop = 'trap "exit 1" TERM\nn=0\nwhile [ "$n" -lt 50 ]; do report; hush; n=$((n + 1)); done\n'
+    environment = {"PATH": downloader.path, "CACHE_DIR": str(downloader.cache)}
+    ended = subprocess.run([*downloader.shell, "-c", f"{functions}\n{loop}"], env=environment, timeout=60, check=False)
+    assert ended.returncode == 0
 
 
 def test_a_file_is_fetched_once_and_then_found(downloader: Downloader, server: FileServer) -> None:
