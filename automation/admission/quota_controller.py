@@ -15,6 +15,7 @@ import structlog
 from automation.admission.quota import Quota, QuotaClaim, QuotaName, QuotaUsage, over_use
 from automation.cache.cluster_cache import ClusterCache
 from automation.leadership.shards import WHOLE, Shard
+from automation.reconcile.observe import live_sets
 from automation.workqueue.debounce import Debounce, start_timer
 from components import naming
 from kubeapi import kinds
@@ -32,7 +33,6 @@ WRITE_EVERY_S = 1.0
 OTHERS_EVERY_S = 2.0
 """The interval at which the services of other shards are counted."""
 RETRY_S = 10.0
-WORKLOAD_KINDS = frozenset({kinds.DEPLOYMENTS.kind, kinds.LEADER_WORKER_SETS.kind})
 
 
 class QuotaController:
@@ -212,11 +212,10 @@ def _claims_of_workloads(cluster: ClusterCache) -> dict[ServiceKey, QuotaClaim]:
             objects = cache.index.objects(metadata["namespace"], metadata["name"])
             maxima = {obj["target"]: obj["max_replicas"] or 0 for obj in objects.values() if "max_replicas" in obj}
             gpus = memory_bytes = 0
-            for (kind, name), obj in objects.items():
-                if kind in WORKLOAD_KINDS and obj["metadata"]["owner"] == metadata["uid"]:
-                    replicas = max(obj["spec"]["replicas"], maxima.get(name, 0))
-                    gpus += obj["spec"]["gpus"] * replicas
-                    memory_bytes += obj["spec"]["memory_bytes"] * replicas
+            for name, obj in live_sets(objects, metadata["uid"]).items():
+                replicas = max(obj["spec"]["replicas"], maxima.get(name.name, 0))
+                gpus += obj["spec"]["gpus"] * replicas
+                memory_bytes += obj["spec"]["memory_bytes"] * replicas
             if gpus or memory_bytes:
                 found[ServiceKey(dialect, metadata["namespace"], metadata["name"])] = QuotaClaim(
                     gpus=gpus,

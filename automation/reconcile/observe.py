@@ -78,7 +78,7 @@ def observe(cluster: ClusterCache, cache: ServiceCache, key: ServiceKey, *, owne
         namespace_terminating=cluster.is_terminating(key.namespace),
     )
     if key.dialect != naming.LLMKUBE:
-        return replace(observed, sets=_sets(objects, owner))
+        return replace(observed, sets=live_sets(objects, owner))
     return _with_deployment(cluster, cache, key, observed, objects, owner=owner)
 
 
@@ -108,7 +108,7 @@ def _with_deployment(
     )
 
 
-def _sets(objects: Mapping[tuple[str, str], Json], owner: str | None) -> dict[ObjectName, Json]:
+def live_sets(objects: Mapping[tuple[str, str], Json], owner: str | None) -> dict[ObjectName, Json]:
     """Return the Deployments and LeaderWorkerSets that live for a service."""
     return {
         ObjectName(kind, name): obj
