@@ -10,10 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
 from automation.adoption.kept_templates import TEMPLATE_FIELDS
-from automation.adoption.moving.move import Move, MoveFailed, is_gone, kind_of, owned_objects, read_again
+from automation.adoption.moving.move import (
+    Move,
+    MoveFailed,
+    is_gone,
+    kind_of,
+    kind_of_service,
+    owned_objects,
+    read_again,
+)
 from automation.adoption.moving.planning import MODEL_FILE_STATUS
 from automation.adoption.owner_references import is_owned, replace_owner
 from automation.cache.owners import service_of
@@ -102,8 +109,7 @@ def give_to_loop(client: KubeClient, move: Move, *, sleep: Callable[[float], Non
     for obj in move.objects:
         metadata, unmark = obj["metadata"], {"metadata": {"annotations": {naming.ANNOTATION_FLEET: None}}}
         client.patch(kind_of(obj), metadata.get("namespace"), metadata["name"], unmark, field_manager=MANAGER)
-    kind = replace(KINDS[move.key.dialect], api_version=str(service["apiVersion"]))
-    applied = move.given or client.apply(kind, move.key.namespace, service, field_manager=MANAGER)
+    applied = move.given or client.apply(kind_of_service(service), move.key.namespace, service, field_manager=MANAGER)
     uid = applied["metadata"]["uid"]
     if move.secret:
         _own_secret(client, move, add_to=applied)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from automation.adoption.owner_references import controller_uid
 from automation.cache.owners import service_of
@@ -15,8 +15,9 @@ from kubeapi import kinds
 from kubeapi.client import KubeClient
 from kubeapi.errors import NotFound
 from kubeapi.json_types import Json
+from kubeapi.kinds import Kind
 from program.desired import keys
-from program.dialects.registry import DIALECTS, KINDS, REFERRER_KINDS, REFERRERS
+from program.dialects.registry import DIALECTS, KINDS, REFERRER_KINDS, REFERRERS, key_of
 
 _HOSTED = (kinds.HOST_PROCESSES, kinds.ENDPOINT_SLICES)
 _BY_NAME = {
@@ -85,10 +86,10 @@ def owned_objects(client: KubeClient, dialect: str, namespace: str, wanted: Call
     return found
 
 
-def is_gone(client: KubeClient, key: keys.ServiceKey, uid: str | None) -> bool:
-    """Return whether there is no custom resource of this name, or (`uid` given) only one with another uid."""
+def is_gone(client: KubeClient, key: keys.ServiceKey, uid: str) -> bool:
+    """Return whether there is no custom resource of this name, or only one with another uid."""
     live = client.find(KINDS[key.dialect], key.namespace, key.name)
-    return live is None or (uid is not None and live["metadata"]["uid"] != uid)
+    return live is None or live["metadata"]["uid"] != uid
 
 
 def read_again(client: KubeClient, obj: Json) -> Json | None:
@@ -114,6 +115,11 @@ def kind_of(obj: Json) -> kinds.Kind:
 
 def annotations_of(obj: Json) -> Json:
     return obj["metadata"].get("annotations") or {}
+
+
+def kind_of_service(service: Json) -> Kind:
+    """Return the kind of a service in the version of its document."""
+    return replace(KINDS[key_of(service).dialect], api_version=str(service["apiVersion"]))
 
 
 def is_of_a_fleet(obj: Json) -> bool:

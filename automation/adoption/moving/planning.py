@@ -10,7 +10,6 @@ as the loop parses it. `comparing` then compares the rendered with the live obje
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import yaml
 
@@ -20,6 +19,7 @@ from automation.adoption.moving.move import (
     Move,
     annotations_of,
     is_of_a_fleet,
+    kind_of_service,
     owned_objects,
     was_released,
     was_unmarked,
@@ -37,14 +37,12 @@ from kubeapi.client import KubeClient
 from kubeapi.discovery import served
 from kubeapi.errors import ApiError, NotFound
 from kubeapi.json_types import Json
-from kubeapi.kinds import Kind
 from program.desired.errors import DesiredError
 from program.desired.keys import ANNOTATION_HOST
 from program.desired.service import DesiredService
 from program.dialects.llmkube.parse.model import model_of
 from program.dialects.llmkube.status.model import CACHE_MOUNT, known_status
 from program.dialects.registry import (
-    KINDS,
     LLMKUBE,
     REFERRERS,
     dialect_named,
@@ -143,7 +141,7 @@ def plan_give(client: KubeClient, document: Document, manifests: Manifests, *, o
     move = Move(key_of(service))
     if referrer_of(service):
         return _plan_resource(client, move, service)
-    live = client.find(_kind_of_service(move, service), move.key.namespace, move.key.name)
+    live = client.find(kind_of_service(service), move.key.namespace, move.key.name)
     uid = live["metadata"]["uid"] if live is not None else ""
     move.objects = owned_objects(
         client,
@@ -196,11 +194,6 @@ def _exists(move: Move) -> str:
     return f"{'an' if kind[0] in 'AEIO' else 'a'} {kind} of this name exists in the cluster already"
 
 
-def _kind_of_service(move: Move, service: Json) -> Kind:
-    """Return the kind of a service in the version of its document."""
-    return replace(KINDS[move.key.dialect], api_version=str(service["apiVersion"]))
-
-
 def _plan_resource(client: KubeClient, move: Move, document: Json) -> Move:
     """Work out whether a ModelRouter, ModelPool or LoRAAdapter of a fleet can leave it: it stays as it is."""
     try:
@@ -236,7 +229,7 @@ def _render_as_loop(
 
     False if there is a problem.
     """
-    kind = _kind_of_service(move, service)
+    kind = kind_of_service(service)
     look = PreviewLookup(client, applied=referred)
     try:
         would_be = move.given or client.apply(
