@@ -89,27 +89,30 @@ def routes_of(
 
     `adapters` are those of LoRAAdapters.
     """
+    listed = [(dialect, cr, service_name(dialect, cr)) for dialect, cr in services]
+    sharing: dict[_Front, set[ServiceName]] = defaultdict(set)
+    for _, _, service in listed:
+        sharing[_front_of(service)].add(service)
     targets: dict[_Front, dict[Target, _Replica]] = {}
     owners: dict[_Front, ServiceName] = {}
     for each in slices:
         labels = each["metadata"].get("labels") or {}
         front = (each["metadata"]["namespace"], labels.get(LABEL_SERVICE_NAME, ""))
         targets.setdefault(front, {}).update(_targets(each))
-        for dialect, info in DIALECTS.items():
-            if name := info.mark.service_of(labels):
-                owners[front] = ServiceName(front[0], name, dialect)
-    listed = [(dialect, cr, _front_of(service_name(dialect, cr))) for dialect, cr in services]
-    sharing: dict[_Front, set[ServiceName]] = defaultdict(set)
-    for dialect, cr, front in listed:
-        sharing[front].add(service_name(dialect, cr))
+        if len(sharing.get(front, ())) > 1:
+            # The loop refuses all but one of the services whose names lead to one Kubernetes Service.
+            owners.update((front, service) for service in sharing[front] if _is_of(service, labels))
     routes = []
-    for dialect, cr, front in listed:
-        owner = owners.get(front)
-        # The loop refuses the second of two services whose names lead to one Kubernetes Service.
-        is_refused = owner in sharing[front] and owner != service_name(dialect, cr)
-        found = {} if is_refused else targets.get(front, {})
+    for dialect, cr, service in listed:
+        front = _front_of(service)
+        found = targets.get(front, {}) if owners.get(front, service) == service else {}
         routes.append(_route(dialect, cr, found, engines, adapters or {}))
     return routes
+
+
+def _is_of(service: ServiceName, labels: Mapping[str, str]) -> bool:
+    """Return whether the labels are those of the objects of a service."""
+    return DIALECTS[service.dialect].mark.service_of(labels) == service.name
 
 
 def _front_of(service: ServiceName) -> _Front:
