@@ -109,17 +109,9 @@ def resources(subject: Subject, rule: Resources) -> Iterator[RuleViolation]:
         count = desired.gpu.count if desired.gpu is not None else 0
         yield from _counted("spec.resources.gpu", count, rule.gpu.min, rule.gpu.max, "GPUs of one replica")
     if rule.replicas is not None and desired.workloads is None:
-        scaling = desired.by_requests or desired.autoscaling
-        most = least = desired.replicas
-        fields = ("spec.replicas", "spec.replicas")
-        if scaling is not None:
-            most, least = scaling.max_replicas, scaling.min_replicas
-            fields = ("spec.autoscaling.maxReplicas", "spec.autoscaling.minReplicas")
-        if desired.by_requests is not None:
-            # The present number is not what the user asked for: it is that of the requests, or 0 while it sleeps.
-            fields = ("replicas by requests: maximum", "replicas by requests: minimum")
-        yield from _counted(fields[0], most, None, rule.replicas.max, "replicas")
-        yield from _counted(fields[1], least, rule.replicas.min, None, "replicas")
+        (upper, most), (lower, least) = _bounds_of_replicas(desired)
+        yield from _counted(upper, most, None, rule.replicas.max, "replicas")
+        yield from _counted(lower, least, rule.replicas.min, None, "replicas")
     for path, container in subject.containers():
         stated = container.get("resources") or {}
         # A service does not set the resources of the containers that download its model.
@@ -128,6 +120,18 @@ def resources(subject: Subject, rule: Resources) -> Iterator[RuleViolation]:
                 field = f"{path}.resources.requests.{name}"
                 ask = _ASK[name] if desired.workloads is None else f"set {name} in the container's resources"
                 yield RuleViolation(field, "not set", f"every engine must set its {name}", ask)
+
+
+def _bounds_of_replicas(desired: DesiredService) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Return the largest and the smallest number of replicas, each after the field that sets it."""
+    if (scaling := desired.by_requests) is not None:
+        # `replicas` is the present number: it follows the requests, and is 0 while the service sleeps.
+        fields = ("replicas by requests: maximum", "replicas by requests: minimum")
+        return (fields[0], scaling.max_replicas), (fields[1], scaling.min_replicas)
+    if (bounds := desired.autoscaling) is not None:
+        fields = ("spec.autoscaling.maxReplicas", "spec.autoscaling.minReplicas")
+        return (fields[0], bounds.max_replicas), (fields[1], bounds.min_replicas)
+    return ("spec.replicas", desired.replicas), ("spec.replicas", desired.replicas)
 
 
 def _of_sets(workloads: Workloads, rule: Resources, by_requests: RequestScaling | None) -> Iterator[RuleViolation]:
