@@ -16,7 +16,7 @@ PORT = 22
 
 @dataclass(frozen=True)
 class SshOptions:
-    """The options about SSH; None for those that were not given."""
+    """The options about SSH. An option that was not given is None."""
 
     user: str | None
     port: int | None

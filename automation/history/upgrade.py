@@ -31,7 +31,7 @@ from program.dialects.registry import DIALECTS, REFERRERS
 log = structlog.get_logger(__name__)
 
 UNSETTLED = "unsettled"
-"""In place of a time: the version may be applied although no revision says so."""
+"""In place of a time, where a version may be applied without a revision that says so."""
 METADATA_PAGE_SIZE = 500
 PAGE_SIZE = 100
 _TRIES = 5

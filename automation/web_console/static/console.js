@@ -25,7 +25,7 @@ if (main) {
   };
   const changed = () => { isStale = true; load(); };
   events.addEventListener("changed", changed);
-  // Before the stream began, or began again after a break, nobody told of changes.
+  // The stream has no events of changes before it began, or during a break of the connection.
   events.addEventListener("open", changed);
   main.addEventListener("focusout", () => setTimeout(load));
   main.addEventListener("toggle", load, true);
